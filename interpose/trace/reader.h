@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: MIT
+//
+// Reads one trace file, finished, torn or still being written, into plain values. The reader judges nothing: it pairs
+// begins with ends, turns stamps into times, checks every length against the file, and reports what it had to leave out.
+// It never trusts a number in the file: a hostile file costs a sentence, not a crash.
+
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "interpose/abi/functions.h"
+#include "interpose/trace/format.h"
+#include "interpose/trace/result.h"
+
+namespace lockstep::trace {
+
+// A point in time on the traced process's own clocks. Both are nanoseconds; 0 = not known.
+struct Time {
+  int64_t mono_ns = 0;
+  int64_t wall_ns = 0;
+};
+
+struct Call {
+  uint64_t event = 0;        // sequence number in this process; two calls of one thread are ordered by it
+  uint16_t fn = 0;           // abi::Fn, or a number this build does not know
+  uint32_t tid = 0;
+  uint32_t comm = 0;         // serial of the communicator in this file; 0 = none
+  int32_t peer = -1;         // root or peer, a rank of the communicator; -1 = has none
+  uint64_t count = 0;
+  uint64_t seq = UINT64_MAX; // collective / edge / lifecycle number; UINT64_MAX = takes none
+  int32_t redop = 0;
+  uint8_t dtype = 0;
+  uint8_t group_depth = 0;
+  uint16_t flags = 0;        // CallFlags
+  uint32_t group = 0;
+  uint64_t sendbuff = 0, recvbuff = 0, stream = 0;
+  StackRef stack = 0;
+  std::optional<uint64_t> step;
+  Time called;
+  bool returned = false;
+  Time return_time;
+  int32_t result = 0;        // ncclResult_t, valid when returned
+  uint32_t new_comm = 0;     // init calls: serial of the communicator made
+};
+
+struct MarkEvent {
+  uint64_t event = 0;
+  uint32_t tid = 0;
+  uint32_t kind = 0;         // MarkKind
+  uint64_t value = 0;
+  std::string text;
+  Time when;
+};
+
+struct ThreadInfo {
+  uint32_t tid = 0;
+  char state = 0;
+  std::string name;
+  std::optional<uint64_t> open_call;  // event of the call it is in
+  uint64_t cpu_ns = 0;
+  std::optional<uint64_t> step;
+  std::string phase, sample;          // empty = never marked; a numeric sample reads as its digits
+};
+
+struct CommInfo {
+  uint32_t serial = 0;
+  CommState state = CommState::free;
+  uint64_t id = 0, parent_id = 0;
+  uint32_t parent_serial = 0, generation = 0;
+  int32_t rank = -1, nranks = -1, device = -1;
+  uint32_t creator_tid = 0;
+  uint64_t handle = 0;
+  Time created, ready, ended;         // wall_ns 0 = has not happened
+  int32_t color = INT32_MIN, key = 0;
+  uint32_t split_count = 0, life_seq = 0;
+  std::string name;
+  uint64_t coll_called = 0, coll_returned = 0, p2p_called = 0, p2p_returned = 0;
+  std::optional<uint64_t> coll_started, coll_completed;
+  std::vector<Call> recent;           // the last few calls from the fixed area, oldest first (fewer fields than in `calls`)
+};
+
+struct Module {
+  uint64_t bias = 0, start = 0, end = 0;
+  std::string build_id;               // lower-case hex; empty = none
+  std::string path;
+};
+
+struct Snapshot {
+  Time when;
+  uint32_t round = 0, tid = 0;
+  SnapshotSource source = SnapshotSource::ptrace;
+  char state = 0, why = 0;
+  std::string thread_name, wait_channel;
+  std::vector<uint64_t> pcs;          // innermost first; pcs[0] exact, the others return addresses
+};
+
+struct Symbol {
+  uint64_t pc = 0, offset = 0;
+  std::string function, file;
+  uint32_t line = 0;
+};
+
+struct TraceFile {
+  std::string path;
+  FileHeader header;                  // every text in it is terminated
+  bool heartbeat_known = false;
+  uint64_t beats = 0;
+  Time last_beat;
+  uint64_t cpu_ns = 0;
+  uint32_t threads_alive = 0;
+  ExitKind exit_kind = ExitKind::none;
+  int32_t exit_code = 0;
+  Time exit_time;
+  SupervisorState supervisor = SupervisorState::none;
+  int32_t supervisor_code = 0;
+  Time supervisor_time;
+  uint64_t peak_rss_bytes = 0;
+  bool recording = true;
+  Time last_call;                     // newest begin or end
+
+  uint64_t events = 0;                // handed out by the process so far
+  uint64_t dropped = 0;               // never written: no room
+  uint64_t overwritten = 0;           // gone because the ring wrapped
+  uint64_t torn = 0;                  // reserved but incomplete
+
+  std::vector<Call> calls;            // by event; a wrapped ring starts late
+  std::vector<MarkEvent> marks;       // by event
+  std::vector<ThreadInfo> threads;
+  std::vector<CommInfo> comms;        // by serial
+  std::vector<Module> modules;
+  std::vector<Snapshot> snapshots;    // in the order taken
+  std::vector<Symbol> symbols;
+  std::vector<std::string> texts;
+  std::vector<std::string> problems;  // one sentence each: what was left out and why
+
+  // Return addresses of a recorded stack, innermost first; empty for 0 or a reference that leads nowhere.
+  std::vector<uint64_t> stack(StackRef ref) const;
+
+  std::vector<uint8_t> arena;         // kept for stack()
+};
+
+// Reads a trace file. An error means nothing of it can be used: not a trace, too short for its header, of a newer format.
+Result<TraceFile> read_trace(const std::string& path);
+
+// Is the process of this trace alive now? Asked of the lock it holds on the file (fcntl F_GETLK), and of /proc only when
+// boot id, pid namespace and start time match this machine's, so a copied trace is never judged by local pids.
+enum class Liveness { alive, dead, elsewhere };
+Liveness look_alive(const TraceFile& file);
+
+}  // namespace lockstep::trace
