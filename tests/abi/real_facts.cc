@@ -2,6 +2,8 @@
 //
 // The same facts from the real nccl.h, and every prototype of the real header compared with our list at compile time.
 
+// NCCL 2.30 shows ncclResetDebugInit only where its own build says which system it is on.
+#define NCCL_OS_LINUX 1
 #include <nccl.h>
 
 #include <type_traits>
