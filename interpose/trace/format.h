@@ -150,7 +150,8 @@ struct SupervisorRecord {  // writer: supervisor; state is stored last. `gone`: 
 
 struct Status {
   Heartbeat heartbeat;
-  ClockPair first_clock;                   // writer: process, at open
+  ClockPair first_clock;                   // writer: process, at the beginning of open
+  ClockPair second_clock;                  // writer: process, at the end of open: a rate before the first heartbeat
   ExitRecord exit;
   SupervisorRecord supervisor;
 
@@ -169,7 +170,7 @@ struct Status {
   std::atomic<uint32_t> recording;         // process: 1 while recording, 0 after a failure inside the shim
   std::atomic<uint32_t> process_marks;     // process: ThreadSlot index + 1 of the last thread that made a mark; 0 = none
   uint32_t reserved32;
-  uint8_t reserved[3832];
+  uint8_t reserved[3808];
 };
 
 // --- threads -------------------------------------------------------------------------------------------------------------
@@ -277,6 +278,7 @@ enum CallFlags : uint16_t {
   kCaptured = 4,   // the stream was capturing a graph
   kZeroCount = 8,  // count 0 collective: enqueues nothing and takes no sequence number
   kNested = 16,    // reserved: a public call made by NCCL itself
+  kGivenBack = 32, // failed, or a member of a group that failed or was only simulated: its number was given back
 };
 
 // Index of a stack in the arena: byte offset / 8 of its ArenaHeader, 0 = none.
@@ -323,9 +325,25 @@ struct Record {
     } mark;
     uint8_t bytes[96];
 };
-  uint32_t check;                // record_check() of everything from stamp up to here
+  uint32_t check;                // record_check() of the sequence and everything from stamp up to here
   uint32_t reserved;
 };
+
+// What `check` must hold. Four lanes, because this is computed in every call: each word goes through a bijection of its
+// lane, so a record with one word torn never passes, and one with several torn passes once in 2^32.
+inline uint32_t record_check(const Record& record, uint64_t sequence) {
+  constexpr uint64_t kOdd[4] = {0x9e3779b97f4a7c15ull, 0xc2b2ae3d27d4eb4full, 0x165667b19e3779f9ull, 0xd6e8feb86659fd93ull};
+  uint64_t lane[4] = {sequence, ~sequence, 0x5851f42d4c957f2dull, 0x14057b7ef767814full};
+  uint64_t word[14];
+  __builtin_memcpy(word, reinterpret_cast<const char*>(&record) + sizeof(uint64_t), sizeof word);
+  for (unsigned i = 0; i < 14; i++) {
+    uint64_t& at = lane[i & 3];
+    at = (at ^ word[i]) * kOdd[i & 3];
+    at ^= at >> 29;
+  }
+  const uint64_t sum = (lane[0] + lane[1] * 3) ^ (lane[2] * 5 + lane[3] * 7);
+  return static_cast<uint32_t>(sum ^ (sum >> 32));
+}
 
 // --- arena ---------------------------------------------------------------------------------------------------------------
 

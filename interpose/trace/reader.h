@@ -30,10 +30,10 @@ struct Call {
   uint32_t comm = 0;         // serial of the communicator in this file; 0 = none
   int32_t peer = -1;         // root or peer, a rank of the communicator; -1 = has none
   uint64_t count = 0;
-  uint64_t seq = UINT64_MAX; // collective / edge / lifecycle number; UINT64_MAX = takes none
+  uint64_t seq = UINT64_MAX; // collective / edge / lifecycle number; UINT64_MAX = takes none, or gave it back (kGivenBack)
   int32_t redop = 0;
   uint8_t dtype = 0;
-  uint8_t group_depth = 0;
+  uint8_t group_depth = 0;   // 0 outside; GroupStart and GroupEnd: the depth they open and close, 1 = outermost
   uint16_t flags = 0;        // CallFlags
   uint32_t group = 0;
   uint64_t sendbuff = 0, recvbuff = 0, stream = 0;
@@ -43,7 +43,7 @@ struct Call {
   bool returned = false;
   Time return_time;
   int32_t result = 0;        // ncclResult_t, valid when returned
-  uint32_t new_comm = 0;     // init calls: serial of the communicator made
+  uint32_t new_comm = 0;     // init calls: serial of the communicator made (CommInitAll: of the first, others follow)
 };
 
 struct MarkEvent {
