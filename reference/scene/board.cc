@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: MIT
+
+#include "reference/scene/board.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <ctime>
+
+namespace lockstep::scene {
+namespace {
+
+void nap() {
+  timespec ms{0, 1'000'000};
+  nanosleep(&ms, nullptr);
+}
+
+void collect_flags(const std::vector<scenario::Statement>& body, std::map<std::string, int>& flags) {
+  for (const scenario::Statement& s : body) {
+    if (s.verb == scenario::Verb::tell || s.verb == scenario::Verb::await) flags.emplace(s.name, 0);
+    collect_flags(s.body, flags);
+  }
+}
+
+}  // namespace
+
+Board* open_board(int fd) {
+  void* at = mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (at == MAP_FAILED) {
+    std::perror("lockstep-scene: cannot map the memory its ranks share");
+    return nullptr;
+  }
+  return static_cast<Board*>(at);
+}
+
+Board* create_board(int& fd) {
+  fd = memfd_create("lockstep-scene", 0);
+  if (fd < 0 || ftruncate(fd, sizeof(Board)) != 0) {
+    std::perror("lockstep-scene: cannot make the memory its ranks share");
+    return nullptr;
+  }
+  return open_board(fd);
+}
+
+BoardPlan plan_board(const scenario::Scenario& scenario) {
+  BoardPlan plan;
+  for (const std::vector<scenario::Statement>& program : scenario.programs) collect_flags(program, plan.flags);
+  int cell = 0;
+  for (auto& [name, at] : plan.flags) at = cell++;
+  for (const scenario::Communicator& comm : scenario.communicators) {
+    plan.first_id[comm.name] = plan.ids;
+    plan.ids += static_cast<int>(comm.groups.size());
+  }
+  return plan;
+}
+
+void publish_id(Board& board, int cell, const ncclUniqueId& id) {
+  board.ids[cell].id = id;
+  board.ids[cell].ready.store(1, std::memory_order_release);
+}
+
+ncclUniqueId await_id(Board& board, int cell) {
+  while (board.ids[cell].ready.load(std::memory_order_acquire) == 0) nap();
+  return board.ids[cell].id;
+}
+
+void raise_flag(Board& board, int cell) { board.flags[cell].fetch_add(1, std::memory_order_acq_rel); }
+
+void await_flag(Board& board, int cell, int64_t times) {
+  while (board.flags[cell].load(std::memory_order_acquire) < static_cast<uint64_t>(times)) nap();
+}
+
+}  // namespace lockstep::scene
