@@ -329,14 +329,16 @@ struct Record {
   uint32_t reserved;
 };
 
+// The checked part of a record as words: what a writer composes in registers and stores, and what a reader copied.
+inline constexpr unsigned kRecordWords = 14;
+static_assert(offsetof(Record, stamp) == 8 && offsetof(Record, check) == 8 + 8 * kRecordWords);
+
 // What `check` must hold. Four lanes, because this is computed in every call: each word goes through a bijection of its
 // lane, so a record with one word torn never passes, and one with several torn passes once in 2^32.
-inline uint32_t record_check(const Record& record, uint64_t sequence) {
+inline uint32_t record_check(const uint64_t (&word)[kRecordWords], uint64_t sequence) {
   constexpr uint64_t kOdd[4] = {0x9e3779b97f4a7c15ull, 0xc2b2ae3d27d4eb4full, 0x165667b19e3779f9ull, 0xd6e8feb86659fd93ull};
   uint64_t lane[4] = {sequence, ~sequence, 0x5851f42d4c957f2dull, 0x14057b7ef767814full};
-  uint64_t word[14];
-  __builtin_memcpy(word, reinterpret_cast<const char*>(&record) + sizeof(uint64_t), sizeof word);
-  for (unsigned i = 0; i < 14; i++) {
+  for (unsigned i = 0; i < kRecordWords; i++) {
     uint64_t& at = lane[i & 3];
     at = (at ^ word[i]) * kOdd[i & 3];
     at ^= at >> 29;

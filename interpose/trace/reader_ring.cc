@@ -23,7 +23,9 @@ struct Raw {
 
 bool complete(const Record& record) {
   const uint64_t commit = record.commit.load(std::memory_order_relaxed);
-  return commit != 0 && record.check == record_check(record, commit - 1);
+  uint64_t word[kRecordWords];
+  std::memcpy(word, reinterpret_cast<const char*>(&record) + offsetof(Record, stamp), sizeof word);
+  return commit != 0 && record.check == record_check(word, commit - 1);
 }
 
 std::vector<Raw> collect(const InputFile& file, const Extent& ring) {

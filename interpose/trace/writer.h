@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: MIT
+//
+// Writes one trace file, from inside the process it tells of (create) or from its supervisor (attach).
+//
+// This code runs inside somebody else's job, so it uses libc and nothing else: no exceptions, no allocation, no libstdc++
+// beyond headers. `reserve` and `commit` take no lock and make no system call, but for the rare writer that outruns the
+// helper thread and has to make room itself.
+//
+//   state of a ring slot      who                         seen by a reader as
+//   free / holds an old one   nobody                      the old record, or nothing
+//   reserved, commit = 0      the thread that reserved    torn
+//   body and check stored     the same                    torn
+//   commit = sequence + 1     nobody, until it is lapped  a record
+//
+// Disk. Everything that is written to was allocated by posix_fallocate first, so that a full disk is an error code here
+// and never a SIGBUS there. When the ring cannot grow, its length becomes what it has, for good, and it wraps earlier.
+
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "interpose/trace/format.h"
+
+namespace lockstep::trace {
+
+// A trace mapped into this process. All zero means none; trivially destructible, since a tracer leaks its state at exit.
+struct Trace {
+  FileHeader* header;
+  Status* status;
+  ThreadSlot* threads;
+  CommSlot* comms;
+  uint8_t* arena;
+  Record* ring;
+  uint64_t arena_bytes;      // reserved extent
+  uint64_t mapped_bytes;
+  int fd;                    // the only one this process ever opens: closing any other would drop the lock
+  uint64_t device, inode;    // of the file: tells whether fd is still ours
+  std::atomic<uint32_t> growing;  // held, yielding, by whoever extends the ring
+  std::atomic<uint32_t> bell;     // rung for the helper when a writer enters a new segment
+  char path[512];
+};
+
+// Why something failed: what was being done, and errno. `what` is nullptr on success.
+struct Failure {
+  const char* what;
+  int error;
+};
+
+// Places of the areas in a file whose ring may grow to ring_bytes (a multiple of kSegmentBytes, at least one).
+struct Layout {
+  Area areas[kAreaCount];
+  uint64_t total_bytes;
+};
+Layout make_layout(uint64_t ring_bytes);
+
+// Makes `folder/<host>.<pid>.<start>.lstrace` and locks it. The header is copied; magic, version, sizes and areas are
+// filled in here. The file carries its unfinished name until it is whole.
+Failure create(Trace& trace, const char* folder, const FileHeader& header, ClockPair first_clock, uint64_t ring_bytes);
+
+// Maps a trace that another process writes. Only `status` and the arena may then be written.
+Failure attach(Trace& trace, const char* path);
+void unmap(Trace& trace);  // for supervisors and tests; a traced process keeps its mapping until it dies
+
+// Keeps `segments` of the ring allocated and touched beyond the newest record. Called by the helper thread.
+void grow_ahead(Trace& trace, unsigned segments);
+
+// Room for an arena record, nullptr when there is none. Size is that of the body.
+ArenaHeader* arena_reserve(Trace& trace, ArenaKind kind, size_t size);
+inline void* arena_body(ArenaHeader* header) { return header + 1; }
+inline void arena_commit(ArenaHeader* header) { header->state.store(kArenaCommitted, std::memory_order_release); }
+inline uint32_t arena_ref(const Trace& trace, const ArenaHeader* header) {
+  return static_cast<uint32_t>((reinterpret_cast<const uint8_t*>(header) - trace.arena) / 8);
+}
+
+// --- the ring --------------------------------------------------------------------------------------------------------------
+
+uint64_t make_room(Trace& trace, uint64_t sequence);  // the slow path of reserve; returns the slot
+
+inline uint64_t slot_of(uint64_t sequence, uint64_t slots) {
+  return (slots & (slots - 1)) == 0 ? sequence & (slots - 1) : sequence % slots;
+}
+
+inline Record* reserve(Trace& trace, uint64_t& sequence) {
+  Status& status = *trace.status;
+  sequence = status.ring_next.fetch_add(1, std::memory_order_relaxed);
+  uint64_t slot = slot_of(sequence, status.ring_slots.load(std::memory_order_relaxed));
+  constexpr uint64_t kSegmentSlots = kSegmentBytes / sizeof(Record);
+  if (slot >= status.ring_allocated.load(std::memory_order_acquire) || slot % kSegmentSlots == 0)
+    slot = make_room(trace, sequence);
+  Record* record = &trace.ring[slot];
+  record->commit.store(0, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_release);  // torn from here on
+  return record;
+}
+
+// The words are composed by the caller (see call_begin_words and its like), so that the check is computed from registers.
+inline void commit(Record* record, const uint64_t (&word)[kRecordWords], uint64_t sequence) {
+  auto* to = reinterpret_cast<uint64_t*>(record) + 1;
+  for (unsigned i = 0; i < kRecordWords; i++) to[i] = word[i];
+  record->check = record_check(word, sequence);
+  record->reserved = 0;
+  record->commit.store(sequence + 1, std::memory_order_release);
+}
+
+// --- composing records -------------------------------------------------------------------------------------------------------
+
+struct BeginFields {
+  uint64_t stamp;
+  uint16_t fn;
+  uint32_t tid;
+  uint32_t comm;
+  int32_t peer;
+  uint64_t count, seq, sendbuff, recvbuff, stream;
+  StackRef native_stack;
+  uint32_t python_stack;
+  uint64_t step;
+  int32_t redop;
+  uint8_t dtype, group_depth;
+  uint16_t flags;
+  uint32_t group;
+  uint16_t thread_slot, mark_bits;
+};
+
+constexpr uint64_t word_of(uint32_t low, uint32_t high) { return low | static_cast<uint64_t>(high) << 32; }
+constexpr uint64_t word_of(uint16_t a, uint16_t b, uint32_t high) {
+  return word_of(static_cast<uint32_t>(a | static_cast<uint32_t>(b) << 16), high);
+}
+
+inline void write_begin(Record* record, uint64_t sequence, const BeginFields& f) {
+  const uint32_t small = static_cast<uint32_t>(f.dtype | f.group_depth << 8 | static_cast<uint32_t>(f.flags) << 16);
+  const uint32_t marks = static_cast<uint32_t>(f.thread_slot | static_cast<uint32_t>(f.mark_bits) << 16);
+  const uint64_t word[kRecordWords] = {
+      f.stamp,    word_of(static_cast<uint16_t>(RecordKind::call_begin), f.fn, f.tid),
+      word_of(f.comm, static_cast<uint32_t>(f.peer)), f.count, f.seq, f.sendbuff, f.recvbuff, f.stream,
+      word_of(f.native_stack, f.python_stack), f.step, word_of(static_cast<uint32_t>(f.redop), small),
+      word_of(f.group, marks), 0, 0};
+  commit(record, word, sequence);
+}
+
+inline void write_end(Record* record, uint64_t sequence, uint64_t stamp, uint16_t fn, uint32_t tid, uint64_t begin,
+                      int32_t result, uint32_t comm) {
+  const uint64_t word[kRecordWords] = {stamp, word_of(static_cast<uint16_t>(RecordKind::call_end), fn, tid), begin,
+                                       word_of(static_cast<uint32_t>(result), comm)};
+  commit(record, word, sequence);
+}
+
+// The text may be nullptr; length is that of the text as given, and what does not fit is cut.
+void write_mark(Record* record, uint64_t sequence, uint64_t stamp, uint16_t kind, uint32_t tid, uint64_t value,
+                uint16_t thread_slot, const char* text, size_t length);
+
+// --- blocks rewritten in place ---------------------------------------------------------------------------------------------
+
+// One writer at a time. Between the two the block is torn.
+inline void open_seqlock(Seqlock& lock) {
+  lock.store(lock.load(std::memory_order_relaxed) | 1, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_release);
+}
+inline void close_seqlock(Seqlock& lock) {
+  lock.store((lock.load(std::memory_order_relaxed) | 1) + 1, std::memory_order_release);
+}
+
+// Copies a text into a field that must end in a zero byte.
+inline void put_text(char* field, size_t size, const char* text, size_t length) {
+  const size_t n = length < size - 1 ? length : size - 1;
+  __builtin_memcpy(field, text, n);
+  __builtin_memset(field + n, 0, size - n);
+}
+
+}  // namespace lockstep::trace
