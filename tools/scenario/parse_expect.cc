@@ -84,6 +84,17 @@ Result<bool> read_frame(const Field& f, Expectation& e) {
   return read_word(f, e.frame);
 }
 
+// also KIND [RANKS]
+Result<bool> read_also(const Field& f, Expectation& e) {
+  size_t blank = f.value.find(' ');
+  e.also = f.value.substr(0, blank);
+  if (e.also.empty()) return bad(f, "a kind of finding");
+  if (blank == std::string::npos) return true;
+  if (!read_ranks(trim(f.value.substr(blank)), f.ranks, e.also_culprits))
+    return bad(f, "a kind and ranks such as 1 or 0,2");
+  return true;
+}
+
 Result<bool> read_field(const Field& f, Expectation& e) {
   if (f.name == "status") return read_status(f, e);
   if (f.name == "kind") return read_words(f, e.kind);
@@ -95,7 +106,7 @@ Result<bool> read_field(const Field& f, Expectation& e) {
   if (f.name == "seq") return read_number(f, e.seq);
   if (f.name == "step") return read_number(f, e.step);
   if (f.name == "in") return read_frame(f, e);
-  if (f.name == "also") return read_word(f, e.also);
+  if (f.name == "also") return read_also(f, e);
   return Error{f.where + ": nothing named \"" + f.name +
                "\" can be expected; known are status, kind, culprits, victims, missing, comm, op, seq, step, in, also"};
 }

@@ -89,8 +89,9 @@ struct Expectation {
   std::optional<std::vector<int>> missing;  // ranks without a trace
   std::string comm, op;
   std::optional<uint64_t> seq, step;
-  std::string frame;  // a function in the stacks of the culprits
-  std::string also;   // a kind that one of the later findings must have
+  std::string frame;               // a function in the stacks of the culprits
+  std::string also;                // a kind that one of the later findings must have,
+  std::vector<int> also_culprits;  // and whom that one blames, when the file says so
   int line = 0;
 };
 

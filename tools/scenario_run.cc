@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: MIT
+//
+// The job gets a deadline, and this process is its reaper: whatever `lockstep run` should leave behind becomes our
+// child, is reported, and is ended before we return.
+
+#include "tools/scenario_run.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <thread>
+#include <vector>
+
+namespace lockstep {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+using namespace std::chrono_literals;
+
+std::string read_file(const fs::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  std::ostringstream text;
+  text << in.rdbuf();
+  return text.str();
+}
+
+// Starts a program with its output in files. Returns its pid, or -1.
+pid_t start(const std::vector<std::string>& command, const fs::path& out, const fs::path& err) {
+  std::vector<char*> argv;
+  for (const std::string& a : command) argv.push_back(const_cast<char*>(a.c_str()));
+  argv.push_back(nullptr);
+  pid_t parent = getpid();
+  pid_t pid = fork();
+  if (pid != 0) return pid;
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (getppid() != parent) _exit(127);
+  int to_out = open(out.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0644);
+  int to_err = open(err.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0644);
+  int nothing = open("/dev/null", O_RDONLY);
+  if (to_out < 0 || to_err < 0 || nothing < 0) _exit(127);
+  dup2(nothing, 0);
+  dup2(to_out, 1);
+  dup2(to_err, 2);
+  for (int fd : {nothing, to_out, to_err}) close(fd);
+  execv(argv[0], argv.data());
+  _exit(127);
+}
+
+struct Ended {
+  bool timed_out = false;
+  int status = 0;
+};
+
+// Waits for a child until the deadline, then asks it to end, then makes it.
+Ended wait_until(pid_t pid, Clock::time_point deadline) {
+  Ended ended;
+  for (auto kill_at = deadline + 3s;; std::this_thread::sleep_for(5ms)) {
+    int status = 0;
+    pid_t got = waitpid(pid, &status, WNOHANG);
+    if (got == pid) {
+      ended.status = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+      return ended;
+    }
+    if (got < 0 && errno != EINTR) return ended;
+    if (!ended.timed_out && Clock::now() > deadline) {
+      ended.timed_out = true;
+      kill(pid, SIGTERM);
+    } else if (Clock::now() > kill_at) {
+      kill(pid, SIGKILL);
+    }
+  }
+}
+
+std::vector<pid_t> our_children() {
+  std::vector<pid_t> pids;
+  for (const fs::directory_entry& task : fs::directory_iterator("/proc/self/task")) {
+    std::ifstream in(task.path() / "children");
+    for (pid_t pid; in >> pid;) pids.push_back(pid);
+  }
+  return pids;
+}
+
+// Ends what is left of the job and names it. Processes that are just being killed get a moment to go.
+std::string end_leftovers() {
+  std::string names;
+  for (auto grace = Clock::now() + 2s;; std::this_thread::sleep_for(5ms)) {
+    while (waitpid(-1, nullptr, WNOHANG) > 0) {
+    }
+    std::vector<pid_t> left = our_children();
+    if (left.empty()) return names;
+    if (Clock::now() < grace) continue;
+    for (pid_t pid : left) {
+      std::string command = read_file("/proc/" + std::to_string(pid) + "/comm");
+      names += (names.empty() ? "" : ", ") + command.substr(0, command.find('\n')) + " (" + std::to_string(pid) + ")";
+      kill(pid, SIGKILL);
+    }
+    grace = Clock::now() + 2s;
+  }
+}
+
+std::string decimal(double value) {
+  std::ostringstream text;
+  text << value;
+  return text.str();
+}
+
+std::vector<std::string> run_command(const ScenarioPrograms& programs, const scenario::Scenario& s,
+                                     ScenarioVariant variant, const std::string& ranks_as, const std::string& traces) {
+  std::vector<std::string> command = {programs.lockstep,      "run", "--dir", traces, "--host", "--hang-seconds",
+                                      decimal(s.hang_seconds)};
+  if (s.kill_on_hang) command.push_back("--kill-on-hang");
+  command.insert(command.end(), {"--", programs.player, s.path, "--permute", std::to_string(variant.seed), "--shift",
+                                 std::to_string(variant.shift)});
+  if (!ranks_as.empty()) command.insert(command.end(), {"--ranks-as", ranks_as});
+  return command;
+}
+
+Result<std::string> make_folder() {
+  const char* tmp = std::getenv("TMPDIR");
+  std::string path = std::string(tmp && *tmp ? tmp : "/tmp") + "/lockstep-scenario.XXXXXX";
+  if (!mkdtemp(path.data())) return Error{path + ": cannot make a folder for the run: " + std::strerror(errno)};
+  return path;
+}
+
+}  // namespace
+
+Result<ScenarioPrograms> find_scenario_programs() {
+  std::error_code ec;
+  fs::path self = fs::read_symlink("/proc/self/exe", ec);
+  ScenarioPrograms programs{self, self.parent_path() / "lockstep-scene"};
+  if (access(programs.player.c_str(), X_OK) != 0)
+    return Error{programs.player +
+                 ": this program, which plays scenarios, was expected beside lockstep; build or install it"};
+  return programs;
+}
+
+Result<ScenarioRun> run_scenario(const ScenarioPrograms& programs, const scenario::Scenario& s, ScenarioVariant variant,
+                                 const std::string& ranks_as) {
+  Result<std::string> folder = make_folder();
+  if (!folder) return Error{folder.error()};
+  ScenarioRun run;
+  run.folder = *folder;
+  prctl(PR_SET_CHILD_SUBREAPER, 1);
+  fs::path base(run.folder), log = base / "run.log", json = base / "diagnosis.json";
+  std::string traces = base / "traces";
+
+  Clock::time_point begin = Clock::now();
+  auto allowed = std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(s.deadline));
+  pid_t pid = start(run_command(programs, s, variant, ranks_as, traces), log, log);
+  if (pid < 0) return Error{programs.lockstep + ": cannot start it: " + std::strerror(errno)};
+  Ended job = wait_until(pid, begin + allowed);
+  run.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+  run.timed_out = job.timed_out;
+  run.run_status = job.status;
+  run.left_behind = end_leftovers();
+  run.log = read_file(log);
+
+  pid = start({programs.lockstep, "diagnose", traces, "--json"}, json, base / "diagnose.log");
+  if (pid < 0) return Error{programs.lockstep + ": cannot start it: " + std::strerror(errno)};
+  run.diagnose_status = wait_until(pid, Clock::now() + 30s).status;
+  run.diagnosis = read_file(json);
+  run.log += read_file(base / "diagnose.log");
+  return run;
+}
+
+void remove_run(const ScenarioRun& run) {
+  std::error_code ec;
+  fs::remove_all(run.folder, ec);
+}
+
+}  // namespace lockstep
