@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: MIT
+//
+// What the host's libnccl.so.2 asks of the host's libcuda.so.1, where all state of a process lives: one exported function
+// that returns this interface. (libnccl must not bring streams or memory of its own: a stream handle made by whichever
+// libcudart the program uses has to mean the same stream here.)
+
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "cuda_runtime_api.h"
+#include "reference/cuda/heap.h"
+#include "reference/cuda/op.h"
+#include "reference/cuda/stream.h"
+
+namespace lockstep::host {
+
+class Api {
+ public:
+  // Not usable in a child forked after the parent had begun: its threads are not here. cudaSuccess otherwise.
+  virtual cudaError_t ready() = 0;
+
+  virtual int device_count() = 0;
+  virtual int current_device() = 0;  // of the calling thread
+
+  // nullptr: no such stream. The null handle means the legacy default stream of `device`.
+  virtual std::shared_ptr<Stream> stream(cudaStream_t handle, int device) = 0;
+  virtual Point submit(const std::shared_ptr<Stream>& stream, std::unique_ptr<Op> op, std::vector<Point> after) = 0;
+  virtual bool reached(const Point& point) = 0;
+  virtual void wait(const Point& point) = 0;  // drains the stream meanwhile
+
+  // nullptr: the process has no heap (no memory), or it is full.
+  virtual void* allocate(size_t bytes, Memory memory, int device) = 0;
+  virtual bool free(void* pointer) = 0;
+  virtual std::optional<uint64_t> heap_offset(const void* pointer) = 0;  // nothing: not in the heap
+  virtual HeapAddress heap_address() = 0;
+  virtual std::shared_ptr<PeerHeap> peer_heap(const HeapAddress& address) = 0;  // nullptr: the peer is gone
+
+  virtual Bell& local_bell() = 0;      // what changed inside this process
+  virtual void poke() = 0;             // wakes the progress thread
+  virtual void ranks_here(int ranks) = 0;  // how many ranks share this machine, as far as known
+  virtual int ranks_per_core() = 0;
+
+ protected:
+  ~Api() = default;
+};
+
+}  // namespace lockstep::host
+
+extern "C" __attribute__((visibility("default"))) lockstep::host::Api& lockstep_host_api();
