@@ -10,6 +10,7 @@
 #include <iterator>
 #include <random>
 
+#include "tools/scenario/parse_internal.h"
 #include "tools/scenario/scenario.h"
 
 namespace lockstep::scenario {
@@ -124,6 +125,11 @@ TEST(ScenarioParse, Expectation) {
   EXPECT_EQ(e->also_culprits, (std::vector<int>{1}));
 }
 
+std::string read(const std::string& path) {
+  std::ifstream in(path);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
 struct Bad {
   const char* text;
   const char* place;   // how the sentence begins
@@ -216,7 +222,7 @@ TEST(ScenarioParse, DamagedFilesAreSurvived) {
     if (entry.path().extension() != ".hang") continue;
     Result<Scenario> s = load_scenario(entry.path());
     ASSERT_TRUE(s) << s.error();
-    std::string text(std::istreambuf_iterator<char>(std::ifstream(entry.path()).rdbuf()), {});
+    std::string text = read(entry.path());
     for (int i = 0; i < 200; i++) {
       std::string damaged = text;
       damaged[random() % damaged.size()] = "{};:| \n0-x#\xff"[random() % 12];
@@ -225,6 +231,17 @@ TEST(ScenarioParse, DamagedFilesAreSurvived) {
       EXPECT_TRUE(r || r.error().rfind("f:", 0) == 0) << r.error();
     }
   }
+}
+
+TEST(ScenarioParse, ThePageExplainsEveryWord) {
+  std::string page = read(SCENARIO_PAGE);
+  ASSERT_FALSE(page.empty());
+  std::vector<std::string> words = statement_words();
+  words.insert(words.end(), frame_names().begin(), frame_names().end());
+  for (const std::string& w : words)
+    EXPECT_TRUE(page.find("`" + w + "`") != std::string::npos || page.find("`" + w + " ") != std::string::npos) << w;
+  for (const std::string& w : setting_words())
+    EXPECT_TRUE(page.find("`" + w + ": ") != std::string::npos || page.find("`" + w + ":`") != std::string::npos) << w;
 }
 
 TEST(ScenarioParse, MissingFileAndFolder) {

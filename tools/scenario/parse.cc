@@ -14,6 +14,12 @@
 namespace lockstep::scenario {
 namespace {
 
+std::string joined(const std::vector<std::string>& words) {
+  std::string text;
+  for (const std::string& w : words) text += (text.empty() ? "" : ", ") + w;
+  return text;
+}
+
 class FileParser {
  public:
   FileParser(const std::string& path, const std::string& text) {
@@ -79,9 +85,7 @@ class FileParser {
     else if (key == "expect")
       parse_expect(value);
     else
-      fail("\"" + key +
-           "\" is no setting; known are title, source, ranks, threads, hang-seconds, deadline, kill-on-hang, "
-           "untraced, env, comm NAME, each, rank LIST, expect");
+      fail("\"" + key + "\" is no setting; known are " + joined(setting_words()) + ", comm NAME, each, rank LIST");
   }
 
   void parse_rank_count(const std::string& value) {
@@ -263,6 +267,12 @@ class FileParser {
 };
 
 }  // namespace
+
+const std::vector<std::string>& setting_words() {
+  static const std::vector<std::string> words = {"title",    "source",       "ranks",    "threads", "hang-seconds",
+                                                 "deadline", "kill-on-hang", "untraced", "env",     "expect"};
+  return words;
+}
 
 Result<Scenario> parse_scenario(const std::string& path, const std::string& text) {
   return FileParser(path, text).parse();

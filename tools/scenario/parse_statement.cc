@@ -246,6 +246,14 @@ std::vector<Statement> parse_statements(Cursor& cursor) {
   return body;
 }
 
+std::vector<std::string> statement_words() {
+  std::vector<std::string> words = {"in"};
+  for (const Simple& k : kSimple) words.push_back(k.word);
+  for (const abi::FunctionInfo& f : abi::kFunctions)
+    if (find_operation(lower(f.name))) words.push_back(lower(f.name));
+  return words;
+}
+
 void check_statements(Cursor& cursor, const Scenario& scenario, int rank, const std::vector<Statement>& body) {
   check_depth(cursor, scenario, rank, body, 0);
 }
