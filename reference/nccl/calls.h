@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: MIT
+//
+// What stands behind each exported function: an overload of run() for its tag. A function without one is answered by the
+// template at the end, so the exports can be made from nccl_functions.def alone and no list says what is missing.
+
+#pragma once
+
+#include <type_traits>
+
+#include "interpose/abi/functions.h"
+#include "interpose/abi/nccl.h"
+#include "reference/nccl/log.h"
+
+namespace lockstep::nccl {
+
+template <abi::Fn F>
+struct Tag {};
+using abi::Fn;
+
+// library
+ncclResult_t run(Tag<Fn::GetVersion>, int* version);
+ncclResult_t run(Tag<Fn::GetUniqueId>, ncclUniqueId* id);
+const char* run(Tag<Fn::GetErrorString>, ncclResult_t result);
+const char* run(Tag<Fn::GetLastError>, ncclComm_t comm);
+void run(Tag<Fn::ResetDebugInit>);
+
+// communicators
+ncclResult_t run(Tag<Fn::CommInitRank>, ncclComm_t* comm, int nranks, ncclUniqueId id, int rank);
+ncclResult_t run(Tag<Fn::CommInitRankConfig>, ncclComm_t* comm, int nranks, ncclUniqueId id, int rank, ncclConfig_t* config);
+ncclResult_t run(Tag<Fn::CommInitAll>, ncclComm_t* comms, int ndev, const int* devlist);
+ncclResult_t run(Tag<Fn::CommSplit>, ncclComm_t comm, int color, int key, ncclComm_t* newcomm, ncclConfig_t* config);
+ncclResult_t run(Tag<Fn::CommFinalize>, ncclComm_t comm);
+ncclResult_t run(Tag<Fn::CommDestroy>, ncclComm_t comm);
+ncclResult_t run(Tag<Fn::CommAbort>, ncclComm_t comm);
+ncclResult_t run(Tag<Fn::CommGetAsyncError>, ncclComm_t comm, ncclResult_t* error);
+ncclResult_t run(Tag<Fn::CommCount>, ncclComm_t comm, int* count);
+ncclResult_t run(Tag<Fn::CommCuDevice>, ncclComm_t comm, int* device);
+ncclResult_t run(Tag<Fn::CommUserRank>, ncclComm_t comm, int* rank);
+
+// memory
+ncclResult_t run(Tag<Fn::MemAlloc>, void** ptr, size_t size);
+ncclResult_t run(Tag<Fn::MemFree>, void* ptr);
+ncclResult_t run(Tag<Fn::CommRegister>, ncclComm_t comm, void* buff, size_t size, void** handle);
+ncclResult_t run(Tag<Fn::CommDeregister>, ncclComm_t comm, void* handle);
+
+// operations
+ncclResult_t run(Tag<Fn::AllReduce>, const void* send, void* recv, size_t count, ncclDataType_t dtype, ncclRedOp_t op,
+                 ncclComm_t comm, cudaStream_t stream);
+ncclResult_t run(Tag<Fn::Reduce>, const void* send, void* recv, size_t count, ncclDataType_t dtype, ncclRedOp_t op,
+                 int root, ncclComm_t comm, cudaStream_t stream);
+ncclResult_t run(Tag<Fn::Broadcast>, const void* send, void* recv, size_t count, ncclDataType_t dtype, int root,
+                 ncclComm_t comm, cudaStream_t stream);
+ncclResult_t run(Tag<Fn::Bcast>, void* buff, size_t count, ncclDataType_t dtype, int root, ncclComm_t comm,
+                 cudaStream_t stream);
+ncclResult_t run(Tag<Fn::AllGather>, const void* send, void* recv, size_t count, ncclDataType_t dtype, ncclComm_t comm,
+                 cudaStream_t stream);
+ncclResult_t run(Tag<Fn::ReduceScatter>, const void* send, void* recv, size_t count, ncclDataType_t dtype,
+                 ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream);
+ncclResult_t run(Tag<Fn::AlltoAll>, const void* send, void* recv, size_t count, ncclDataType_t dtype, ncclComm_t comm,
+                 cudaStream_t stream);
+ncclResult_t run(Tag<Fn::Gather>, const void* send, void* recv, size_t count, ncclDataType_t dtype, int root,
+                 ncclComm_t comm, cudaStream_t stream);
+ncclResult_t run(Tag<Fn::Scatter>, const void* send, void* recv, size_t count, ncclDataType_t dtype, int root,
+                 ncclComm_t comm, cudaStream_t stream);
+ncclResult_t run(Tag<Fn::Send>, const void* send, size_t count, ncclDataType_t dtype, int peer, ncclComm_t comm,
+                 cudaStream_t stream);
+ncclResult_t run(Tag<Fn::Recv>, void* recv, size_t count, ncclDataType_t dtype, int peer, ncclComm_t comm,
+                 cudaStream_t stream);
+ncclResult_t run(Tag<Fn::GroupStart>);
+ncclResult_t run(Tag<Fn::GroupEnd>);
+
+inline ncclResult_t refuse(const char* name) {
+  warn_loudly("nccl%s is not in the host runtime yet", name);
+  return ncclInvalidUsage;
+}
+
+template <Fn F, class... Arguments>
+ncclResult_t run(Tag<F>, Arguments...) {
+  return refuse(abi::find_function(F)->name);
+}
+
+}  // namespace lockstep::nccl

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: MIT
+//
+// From calls to stream work: what one communicator got in one group becomes one operation.
+
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "reference/nccl/comm.h"
+
+namespace lockstep::nccl {
+
+// The checks that need the whole group; nothing has been launched when one fails.
+ncclResult_t check_launch(const Comm& comm, const std::vector<Call>& calls);
+
+// Enqueues. The operation runs on the first stream of the calls; it waits for all other streams they name, and those
+// wait for it, as if the group stood in each of them.
+ncclResult_t launch(const std::shared_ptr<Comm>& comm, const std::vector<Call>& calls);
+
+}  // namespace lockstep::nccl
