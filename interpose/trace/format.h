@@ -192,7 +192,7 @@ struct ThreadSlot {
   std::atomic<uint32_t> state;              // helper: letter from /proc/PID/task/TID/stat (R, S, D, ...), 0 = not looked yet
   char name[16];                            // helper
   std::atomic<uint64_t> open_call;          // process: event sequence + 1 of the call it is in, 0 = in none
-  uint64_t reserved0;
+  std::atomic<uint64_t> open_stamp;         // process: when that call began; stored before open_call
   std::atomic<uint64_t> cpu_ns;             // helper
   Marks marks;
   uint8_t reserved[56];
@@ -236,7 +236,8 @@ struct CommSlot {  // writer: process
   uint64_t id;                   // NCCL's commHash, equal on all ranks; 0 = not known yet
   uint64_t parent_id;            // of a split or shrunk communicator; 0 = none
   uint32_t parent_serial;
-  uint32_t generation;           // counts communicators of this process with the same id, from 0
+  uint32_t generation;           // counts communicators of this process with the same id and rank, from 0; a child's is
+                                 // its parent's
   int32_t rank;                  // rank of this process (or thread) in it; -1 = not known yet
   int32_t nranks;
   int32_t device;                // CUDA device; -1 = not known
@@ -292,9 +293,10 @@ struct Record {
   uint32_t tid;
   union {
     struct {                     // call_begin
-      uint32_t comm;             // serial of the communicator, 0 = none
+      uint32_t comm;             // serial of the communicator, 0 = none; an init call without a parent: the one it
+                                 // makes; ncclGroupEnd: the one all its members are on
       int32_t peer;              // root or peer in the communicator's ranks, -1 = has none
-      uint64_t count;            // elements (bytes for memory calls)
+      uint64_t count;            // elements; memory calls: bytes; init calls: ranks; ncclGroupEnd: members
       uint64_t seq;              // collective / edge / lifecycle number, see design.md; UINT64_MAX = takes none
       uint64_t sendbuff;
       uint64_t recvbuff;
@@ -313,7 +315,7 @@ struct Record {
     struct {                     // call_end
       uint64_t begin;            // sequence of its call_begin
       int32_t result;            // ncclResult_t
-      uint32_t comm;             // serial; for init calls the new communicator's
+      uint32_t comm;             // serial; for init calls the new communicator's (the first of ncclCommInitAll's)
       uint64_t reserved[10];
     } end;
     struct {                     // mark

@@ -182,7 +182,7 @@ Failure create(Trace& trace, const char* folder, const FileHeader& header, Clock
   if (base == MAP_FAILED) return give_up(trace, unfinished, "map a trace file", errno);
   trace.mapped_bytes = layout.total_bytes;
   trace.header = static_cast<FileHeader*>(base);
-  // Not into core dumps (they say nothing new), and not into children (they would write into our ring).
+  // Not into core dumps: they would say nothing new.
   madvise(base, layout.total_bytes, MADV_DONTDUMP);
   fill(trace, header, layout, first_clock);
   touch(trace.ring, kSegmentBytes);

@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: MIT
+//
+// See calls.h. The common call (an enqueued operation on a known communicator) takes no lock and makes no system call;
+// init and teardown calls are in lifecycle.cc.
+//
+// Numbers. A collective takes the communicator's next number when it begins, so that a call that never comes back has one,
+// and gives it back when it failed. In a group, everything is decided by the outermost ncclGroupEnd: the thread keeps the
+// group's members and takes all their numbers back when it fails, or when the group was only simulated.
+
+#include "interpose/shim/libc.h"
+
+#include "interpose/shim/calls.h"
+
+#include <string.h>
+
+#include "interpose/shim/clock.h"
+#include "interpose/shim/comms.h"
+#include "interpose/shim/lifecycle.h"
+#include "interpose/shim/recorder.h"
+#include "interpose/shim/stacks.h"
+#include "interpose/trace/writer.h"
+
+namespace lockstep::shim {
+namespace {
+
+using abi::Fn;
+using abi::FunctionKind;
+using trace::BeginFields;
+
+bool is_init(FunctionKind kind) { return kind == FunctionKind::init; }
+
+// By NCCL's own rules, which differ from function to function.
+bool in_place(Fn fn, const CallArgs& args, const Comm* comm) {
+  const uint64_t bytes = args.count * abi::dtype_size(args.dtype);
+  const int32_t rank = comm ? comm->slot->rank : -1;
+  const uint64_t own = bytes * static_cast<uint64_t>(rank);
+  switch (fn) {
+    case Fn::AllReduce:
+    case Fn::Reduce:
+    case Fn::Broadcast: return args.sendbuff == args.recvbuff;
+    case Fn::Bcast: return true;
+    case Fn::AllGather: return rank >= 0 && args.sendbuff == args.recvbuff + own;
+    case Fn::ReduceScatter: return rank >= 0 && args.recvbuff == args.sendbuff + own;
+    case Fn::Gather: return rank >= 0 && rank == args.peer && args.sendbuff == args.recvbuff + own;
+    case Fn::Scatter: return rank >= 0 && rank == args.peer && args.recvbuff == args.sendbuff + own;
+    default: return false;
+  }
+}
+
+void fill_marks(const ThreadState& thread, BeginFields& f) {
+  f.mark_bits = static_cast<uint16_t>(thread.mark_bits);
+  f.step = thread.step;
+  if (thread.mark_bits) return;
+  // A thread that never marks (an autograd thread) works on what the process's latest mark says.
+  const uint32_t latest = recorder.trace.status->process_marks.load(std::memory_order_relaxed);
+  if (latest == 0 || latest > trace::kThreadSlots) return;
+  const trace::Marks& marks = recorder.trace.threads[latest - 1].marks;
+  f.mark_bits = static_cast<uint16_t>(marks.bits);
+  f.step = marks.step;
+}
+
+void take_numbers(Call& call, Fn fn, FunctionKind kind, const CallArgs& args, BeginFields& f) {
+  if (!call.comm) return;
+  trace::CommSlot& slot = *call.comm->slot;
+  if (kind == FunctionKind::collective) {
+    if (call.zero) return;
+    call.called = &slot.coll_called;
+    call.returned = &slot.coll_returned;
+    f.seq = slot.coll_called.fetch_add(1, std::memory_order_relaxed);
+  } else if (kind == FunctionKind::p2p) {
+    call.called = &slot.p2p_called;
+    call.returned = &slot.p2p_returned;
+    slot.p2p_called.fetch_add(1, std::memory_order_relaxed);
+    call.edge = edge_counter(*call.comm, args.peer, fn == Fn::Send);
+    if (call.edge) f.seq = call.edge->fetch_add(1, std::memory_order_relaxed);
+  }
+}
+
+// What the communicator remembers outside the ring. Only operations: a lifecycle call shows in its state.
+void summarise(Call& call, const BeginFields& f) {
+  trace::CommSlot& slot = *call.comm->slot;
+  const uint64_t number = slot.recent_next.fetch_add(1, std::memory_order_relaxed);
+  trace::CallSummary& s = slot.recent[number % trace::kRecentCalls];
+  s.event.store(0, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_release);
+  s.seq = f.seq;
+  s.stamp = f.stamp;
+  s.count = f.count;
+  s.fn = f.fn;
+  s.dtype = f.dtype;
+  s.flags = static_cast<uint8_t>(f.flags);
+  s.redop = f.redop;
+  s.peer = f.peer;
+  s.native_stack = f.native_stack;
+  s.tid = f.tid;
+  s.group = f.group;
+  s.returned.store(0, std::memory_order_relaxed);
+  s.event.store(call.begin + 1, std::memory_order_release);
+  call.summary = &s;
+}
+
+bool enqueues(FunctionKind kind) {
+  return kind == FunctionKind::collective || kind == FunctionKind::p2p || kind == FunctionKind::onesided;
+}
+
+// The one communicator all members of the open group are on; nullptr when there are several or none.
+Comm* comm_of_group(const ThreadState& thread) {
+  Comm* only = nullptr;
+  for (uint32_t i = 0; i < thread.member_count; i++) {
+    if (only && thread.members[i].comm != only) return nullptr;
+    only = thread.members[i].comm;
+  }
+  return only;
+}
+
+void begin_group_call(Call& call, Fn fn, ThreadState& thread, BeginFields& f) {
+  f.flags = 0;
+  if (fn == Fn::GroupStart) {
+    if (thread.group_depth == 0) thread.group = recorder.groups.fetch_add(1, std::memory_order_relaxed) + 1;
+    f.group_depth = static_cast<uint8_t>(thread.group_depth < 255 ? thread.group_depth + 1 : 255);
+    f.group = thread.group;
+  } else if (thread.group_depth == 1) {
+    call.comm = comm_of_group(thread);
+    f.comm = call.comm ? call.comm->serial : 0;
+    f.count = thread.member_count;
+  }
+}
+
+void write(Call& call, ThreadState& thread, FunctionKind kind, const BeginFields& f) {
+  trace::Record* record = trace::reserve(recorder.trace, call.begin);
+  if (call.comm && enqueues(kind)) summarise(call, f);
+  trace::write_begin(record, call.begin, f);
+  if (thread.slot) {
+    thread.slot->open_stamp.store(f.stamp, std::memory_order_relaxed);
+    thread.slot->open_call.store(call.begin + 1, std::memory_order_release);
+  }
+  recorder.trace.status->last_call_stamp.store(f.stamp, std::memory_order_relaxed);
+}
+
+void give_back(std::atomic<uint64_t>* counter) {
+  if (counter) counter->fetch_sub(1, std::memory_order_relaxed);
+}
+
+bool failed(ncclResult_t result) { return result != ncclSuccess && result != ncclInProgress; }
+
+void end_operation(Call& call, ThreadState& thread, ncclResult_t result, uint64_t stamp) {
+  if (failed(result)) {
+    give_back(call.called);
+    give_back(call.edge);
+  } else {
+    if (call.returned) call.returned->fetch_add(1, std::memory_order_relaxed);
+    if (thread.group_depth && call.called)
+      add_member(thread, {call.comm, call.called, call.returned, call.edge, nullptr, call.begin + 1});
+    if (call.comm && result == ncclSuccess && thread.group_depth == 0) comm_proved_ready(*call.comm, stamp);
+  }
+  trace::CallSummary* s = call.summary;
+  if (!s || s->event.load(std::memory_order_relaxed) != call.begin + 1) return;  // lapped by other threads' calls
+  if (failed(result)) s->flags |= trace::kGivenBack;
+  s->returned.store(stamp, std::memory_order_release);
+}
+
+void void_summary(const GroupMember& member) {
+  for (trace::CallSummary& s : member.comm->slot->recent)
+    if (s.event.load(std::memory_order_relaxed) == member.event) s.flags |= trace::kGivenBack;
+}
+
+void end_group(ThreadState& thread, Fn fn, ncclResult_t result, uint64_t stamp) {
+  const bool launched = fn == Fn::GroupEnd && !failed(result);
+  for (uint32_t i = 0; i < thread.member_count; i++) {
+    const GroupMember& member = thread.members[i];
+    if (member.new_handle) {
+      finish_grouped_init(*member.comm, member.new_handle, fn == Fn::GroupEnd ? result : ncclInvalidUsage, stamp);
+    } else if (!launched) {
+      give_back(member.called);
+      give_back(member.returned);
+      give_back(member.edge);
+      void_summary(member);
+    } else if (result == ncclSuccess) {
+      comm_proved_ready(*member.comm, stamp);
+    }
+  }
+  thread.member_count = 0;
+}
+
+void end_group_call(ThreadState& thread, Fn fn, ncclResult_t result, uint64_t stamp) {
+  if (fn == Fn::GroupStart) {
+    if (result == ncclSuccess) thread.group_depth++;
+    return;
+  }
+  if (thread.group_depth == 0) return;  // an end without a start
+  if (--thread.group_depth > 0) return;
+  end_group(thread, fn, result, stamp);
+  thread.group = 0;
+}
+
+// Outside recording only the depth is kept, so that a group opened before the first communicator is known to be open.
+void follow_group(ThreadState& thread, Fn fn, ncclResult_t result) { end_group_call(thread, fn, result, 0); }
+
+}  // namespace
+
+void begin_call(Call& call, Fn fn, FunctionKind kind, const CallArgs& args) {
+  call.recorded = false;
+  const bool starts = is_init(kind) || fn == Fn::GetUniqueId;
+  if (!recording() && !(starts && start_recording())) return;
+  ThreadState& thread = known_thread();
+  const uint64_t stamp = stamp_now(recorder.tsc);
+  thread.depth = 1;
+  call.recorded = true;
+  call.epoch = recorder.epoch.load(std::memory_order_relaxed);
+  call.comm = find_comm(args.comm, thread);
+  call.zero = kind == FunctionKind::collective && args.count == 0;
+  call.made = nullptr;
+  call.summary = nullptr;
+  call.called = call.returned = call.edge = nullptr;
+
+  BeginFields f;
+  f.stamp = stamp;
+  f.fn = static_cast<uint16_t>(fn);
+  f.tid = thread.tid;
+  f.comm = call.comm ? call.comm->serial : 0;
+  f.peer = args.peer;
+  f.count = args.count;
+  f.seq = UINT64_MAX;
+  f.sendbuff = args.sendbuff;
+  f.recvbuff = args.recvbuff;
+  f.stream = args.stream;
+  f.python_stack = 0;
+  f.redop = args.redop;
+  f.dtype = static_cast<uint8_t>(args.dtype);
+  f.group_depth = static_cast<uint8_t>(thread.group_depth < 255 ? thread.group_depth : 255);
+  f.flags = static_cast<uint16_t>((in_place(fn, args, call.comm) ? trace::kInPlace : 0) |
+                                  (thread.group_depth ? trace::kInGroup : 0) | (call.zero ? trace::kZeroCount : 0));
+  f.group = thread.group_depth ? thread.group : 0;
+  f.thread_slot = thread.slot_number;
+  fill_marks(thread, f);
+  f.native_stack = capture_stack();
+
+  if (enqueues(kind))
+    take_numbers(call, fn, kind, args, f);
+  else if (kind == FunctionKind::group_start || kind == FunctionKind::group_end)
+    begin_group_call(call, fn, thread, f);
+  else
+    begin_lifecycle(call, fn, kind, args, f);
+  write(call, thread, kind, f);
+}
+
+void end_call(Call& call, Fn fn, FunctionKind kind, const CallArgs& args, ncclResult_t result) {
+  const bool group = kind == FunctionKind::group_start || kind == FunctionKind::group_end;
+  ThreadState& thread = this_thread;
+  if (!call.recorded || call.epoch != recorder.epoch.load(std::memory_order_relaxed)) {
+    if (group) follow_group(thread, fn, result);
+    return;
+  }
+  const uint64_t stamp = stamp_now(recorder.tsc);
+  uint32_t comm = call.comm ? call.comm->serial : 0;
+  if (enqueues(kind))
+    end_operation(call, thread, result, stamp);
+  else if (group)
+    end_group_call(thread, fn, result, stamp);
+  else
+    comm = end_lifecycle(call, fn, kind, args, result, stamp, thread);
+  if (!call.comm && args.comm && result == ncclSuccess && !is_init(kind) && kind != FunctionKind::teardown)
+    adopt_comm(args.comm, stamp);
+  uint64_t sequence;
+  trace::Record* record = trace::reserve(recorder.trace, sequence);
+  trace::write_end(record, sequence, stamp, static_cast<uint16_t>(fn), thread.tid, call.begin, result, comm);
+  if (thread.slot) thread.slot->open_call.store(0, std::memory_order_release);
+  recorder.trace.status->last_call_stamp.store(stamp, std::memory_order_relaxed);
+  thread.depth = 0;
+}
+
+}  // namespace lockstep::shim

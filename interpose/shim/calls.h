@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: MIT
+//
+// The two halves of recording a call: begin before the true function runs, end after it came back. A call that never comes
+// back has its begin on record, with its stack: that is the evidence the whole toolkit rests on.
+
+#pragma once
+
+#include <cstdint>
+
+#include "interpose/abi/functions.h"
+#include "interpose/abi/nccl.h"
+#include "interpose/shim/real.h"
+#include "interpose/shim/thread.h"
+
+namespace lockstep::shim {
+
+// A call's arguments by role, whatever their order in the function.
+struct CallArgs {
+  uint64_t sendbuff = 0, recvbuff = 0, count = 0, stream = 0, comm = 0;
+  int32_t dtype = 0, redop = 0, peer = -1;
+  int32_t rank = -1, nranks = -1, color = INT32_MIN, key = 0;
+  ncclComm_t* new_comm = nullptr;
+  const void* unique_id = nullptr;
+  const void* out = nullptr;
+  const ncclConfig_t* config = nullptr;
+};
+
+// What a hook keeps between the two halves.
+struct Call {
+  uint64_t begin;                    // sequence of the begin record
+  uint32_t epoch;                    // of the recorder; another one at the end means we are now in the child of a fork
+  bool recorded;
+  bool zero;                         // a collective without elements
+  Comm* comm;
+  Comm* made;                        // of an init call: the first communicator it makes
+  uint64_t old_handle;               // what *new_comm held before
+  trace::CallSummary* summary;
+  std::atomic<uint64_t>* called;     // counters to count on or take back; nullptr = none
+  std::atomic<uint64_t>* returned;
+  std::atomic<uint64_t>* edge;
+};
+
+// Records nothing when recording is off or the thread is inside a hooked call already.
+void begin_call(Call& call, abi::Fn fn, abi::FunctionKind kind, const CallArgs& args);
+void end_call(Call& call, abi::Fn fn, abi::FunctionKind kind, const CallArgs& args, ncclResult_t result);
+
+void note_unique_id(const void* id);  // one that NCCL made for itself inside another call (ncclCommInitAll does)
+
+inline bool passes_unrecorded(const void* return_address) {
+  return recorder.state.load(std::memory_order_relaxed) == Recording::off || this_thread.depth != 0 ||
+         called_by_nccl(return_address);
+}
+
+}  // namespace lockstep::shim

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: MIT
+//
+// Communicators: from NCCL's handle, which is reused, to an identity that is equal on all ranks and never reused.
+//
+// Making and ending communicators is rare and takes a lock; finding one is in every call and takes none: a table from
+// handle to communicator with one remembered answer a thread. NCCL itself is asked nothing while a communicator is in the
+// making, since it might block; rank and size come from the init call's own arguments.
+
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "interpose/shim/thread.h"
+#include "interpose/trace/format.h"
+
+namespace lockstep::shim {
+
+struct Comm {
+  trace::CommSlot* slot;             // in the trace's fixed area
+  uint32_t serial;                   // 0 = free
+  std::atomic<uint32_t> children;    // splits and shrinks of it so far
+  std::atomic<std::atomic<uint64_t>*> edges;  // next p2p number to each peer, then from each peer; made by the first p2p call
+  int32_t edge_ranks;
+  uint32_t asked;                    // NCCL was asked for rank, size and device
+  std::atomic<uint32_t> marking;     // held, yielding, while the name is written
+};
+
+struct NewComm {
+  uint64_t id = 0;
+  const Comm* parent = nullptr;
+  int32_t rank = -1, nranks = -1, color = INT32_MIN, key = 0;
+  uint32_t split_count = 0;
+  const char* name = nullptr;
+  uint64_t stamp = 0;
+};
+
+extern std::atomic<uint32_t> comm_epoch;     // changes with every handle added or removed
+extern std::atomic<uint32_t> living_comms;   // those whose handle is good for a call
+Comm* look_up(uint64_t handle, ThreadState& thread);
+
+inline Comm* find_comm(uint64_t handle, ThreadState& thread) {
+  if (thread.cached_handle == handle && thread.cached_epoch == comm_epoch.load(std::memory_order_acquire))
+    return thread.cached_comm;
+  return look_up(handle, thread);
+}
+
+Comm* create_comm(const NewComm& spec, uint32_t serial);  // nullptr when no slot is left, which is counted
+uint32_t next_serials(uint32_t count);                    // the first of them
+Comm* find_serial(uint32_t serial);                       // slow
+void set_id(Comm& comm, uint64_t id);                     // for ncclCommInitAll, which learns it late
+void add_handle(Comm& comm, uint64_t handle);
+void remove_handle(uint64_t handle);
+void set_state(Comm& comm, trace::CommState state, uint64_t stamp);
+// Rank, size and device from NCCL, once, of a communicator that is known to be ready.
+void ask_nccl(Comm& comm);
+void name_comm(Comm& comm, const char* name, size_t length);
+
+// Counter of the p2p calls to (sending) or from a peer; nullptr when the peer is out of range or memory is short.
+std::atomic<uint64_t>* edge_counter(Comm& comm, int32_t peer, bool sending);
+
+void forget_comms();  // in the child of a fork
+
+}  // namespace lockstep::shim

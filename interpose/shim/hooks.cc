@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: MIT
+//
+// Every hook, made from the one list. A hook reads its arguments by role, records the begin, runs the true function,
+// records the end, and gives back exactly what that function gave: result, errno, and nothing else touched.
+
+#include "interpose/shim/libc.h"
+
+#include <errno.h>
+
+#include <type_traits>
+
+#include "interpose/abi/foreach.h"
+#include "interpose/abi/functions.h"
+#include "interpose/abi/nccl.h"
+#include "interpose/shim/calls.h"
+#include "interpose/shim/real.h"
+
+namespace lockstep::shim {
+namespace {
+
+template <class T>
+uint64_t bits(T value) {
+  if constexpr (std::is_pointer_v<T>)
+    return reinterpret_cast<uint64_t>(value);
+  else
+    return static_cast<uint64_t>(value);
+}
+
+template <abi::ArgRole role, class T>
+inline void take(CallArgs& args, const T& value) {
+  using R = abi::ArgRole;
+  if constexpr (role == R::send_buffer) args.sendbuff = bits(value);
+  if constexpr (role == R::recv_buffer) args.recvbuff = bits(value);
+  if constexpr (role == R::count || role == R::bytes) args.count = bits(value);
+  if constexpr (role == R::dtype) args.dtype = value;
+  if constexpr (role == R::redop) args.redop = value;
+  if constexpr (role == R::root || role == R::peer) args.peer = value;
+  if constexpr (role == R::comm) args.comm = bits(value);
+  if constexpr (role == R::stream) args.stream = bits(value);
+  if constexpr (role == R::new_comm || role == R::new_comms) args.new_comm = value;
+  if constexpr (role == R::nranks) args.nranks = value;
+  if constexpr (role == R::rank) args.rank = value;
+  if constexpr (role == R::unique_id) args.unique_id = &value;
+  if constexpr (role == R::unique_ids) args.unique_id = value;
+  if constexpr (role == R::config) args.config = value;
+  if constexpr (role == R::color) args.color = value;
+  if constexpr (role == R::key) args.key = value;
+  if constexpr (role == R::out) args.out = value;
+}
+
+ncclResult_t without_real(abi::Fn fn) {
+  say_missing(fn);
+  if (recording()) recorder.trace.status->calls_unhooked.fetch_add(1, std::memory_order_relaxed);
+  return ncclInvalidUsage;
+}
+
+}  // namespace
+}  // namespace lockstep::shim
+
+#define LOCKSTEP_TAKE(triple) take<ArgRole::LOCKSTEP_ARG_ROLE(triple)>(args, LOCKSTEP_ARG_NAME(triple));
+
+#define LOCKSTEP_HOOK_untouched(kind, result, name, ...)
+#define LOCKSTEP_HOOK_hooked(kind, result, name, ...)                                                \
+  extern "C" __attribute__((visibility("default"))) result nccl##name LOCKSTEP_PARAMS(__VA_ARGS__) { \
+    using namespace lockstep::shim;                                                                  \
+    using lockstep::abi::ArgRole;                                                                    \
+    constexpr auto fn = lockstep::abi::Fn::name;                                                     \
+    constexpr auto function_kind = lockstep::abi::FunctionKind::kind;                                \
+    using Function = result(*) LOCKSTEP_PARAMS(__VA_ARGS__);                                         \
+    static_assert(std::is_same_v<result, ncclResult_t>);                                             \
+    const auto real = real_as<Function>(fn);                                                         \
+    if (__builtin_expect(!real, 0)) return without_real(fn);                                         \
+    CallArgs args;                                                                                   \
+    LOCKSTEP_EACH(LOCKSTEP_TAKE __VA_OPT__(, ) __VA_ARGS__)                                          \
+    if (passes_unrecorded(__builtin_return_address(0))) {                                            \
+      const ncclResult_t given = real LOCKSTEP_ARGS(__VA_ARGS__);                                    \
+      if (fn == lockstep::abi::Fn::GetUniqueId && given == ncclSuccess) note_unique_id(args.out);    \
+      return given;                                                                                  \
+    }                                                                                                \
+    int& error = errno;                                                                              \
+    int kept = error;                                                                                \
+    Call call;                                                                                       \
+    begin_call(call, fn, function_kind, args);                                                       \
+    error = kept;                                                                                    \
+    const ncclResult_t given = real LOCKSTEP_ARGS(__VA_ARGS__);                                      \
+    kept = error;                                                                                    \
+    end_call(call, fn, function_kind, args, given);                                                  \
+    error = kept;                                                                                    \
+    return given;                                                                                    \
+  }
+
+#define LOCKSTEP_NCCL(id, since, hook, kind, result, name, ...) \
+  LOCKSTEP_HOOK_##hook(kind, result, name __VA_OPT__(, ) __VA_ARGS__)
+#define LOCKSTEP_NCCL_DEVICE(since, name)
+#include "interpose/abi/nccl_functions.def"

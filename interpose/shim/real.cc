@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: MIT
+//
+// See real.h.
+
+#include "interpose/shim/libc.h"
+
+#include "interpose/shim/real.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <link.h>
+#include <string.h>
+
+#include "interpose/shim/report.h"
+#include "interpose/shim/text.h"
+
+namespace lockstep::shim {
+
+std::atomic<void*> real_functions[kMostFunctions];
+CodeRange nccl_code[kNcclRanges];
+CodeRange own_code;
+
+namespace {
+
+constexpr bool ids_fit() {
+  for (const abi::FunctionInfo& f : abi::kFunctions)
+    if (static_cast<unsigned>(f.fn) >= kMostFunctions) return false;
+  return true;
+}
+static_assert(ids_fit());
+
+struct Search {
+  uintptr_t address;
+  uintptr_t start, end;
+};
+
+int find_segment(struct dl_phdr_info* info, size_t, void* with) {
+  auto* search = static_cast<Search*>(with);
+  for (int i = 0; i < info->dlpi_phnum; i++) {
+    const ElfW(Phdr)& header = info->dlpi_phdr[i];
+    if (header.p_type != PT_LOAD || !(header.p_flags & PF_X)) continue;
+    const uintptr_t start = info->dlpi_addr + header.p_vaddr, end = start + header.p_memsz;
+    if (search->address < start || search->address >= end) continue;
+    search->start = start;
+    search->end = end;
+    return 1;
+  }
+  return 0;
+}
+
+Search segment_of(const void* address) {
+  Search search = {reinterpret_cast<uintptr_t>(address), 0, 0};
+  dl_iterate_phdr(find_segment, &search);
+  return search;
+}
+
+void set_range(CodeRange& range, const Search& found) {
+  range.end.store(found.end, std::memory_order_relaxed);
+  range.start.store(found.start, std::memory_order_release);
+}
+
+void remember_nccl(const void* function) {
+  for (CodeRange& range : nccl_code) {
+    if (range.start.load(std::memory_order_acquire) == 0) {
+      set_range(range, segment_of(function));
+      return;
+    }
+    if (inside(range, reinterpret_cast<uintptr_t>(function))) return;
+  }
+}
+
+void* usable(void* found) {
+  return found && !inside(own_code, reinterpret_cast<uintptr_t>(found)) ? found : nullptr;
+}
+
+}  // namespace
+
+void* find_real(abi::Fn fn) {
+  const abi::FunctionInfo* info = abi::find_function(fn);
+  const int saved = errno;
+  if (own_code.start.load(std::memory_order_relaxed) == 0)
+    set_range(own_code, segment_of(reinterpret_cast<const void*>(&find_real)));
+  Text<64> name;
+  name << "nccl" << info->name;
+  void* found = usable(dlsym(RTLD_NEXT, name.text()));
+  if (!found) {
+    // The handle is kept, so that what we remember stays mapped.
+    if (void* library = dlopen("libnccl.so.2", RTLD_NOLOAD | RTLD_LAZY)) found = usable(dlsym(library, name.text()));
+  }
+  if (found) {
+    remember_nccl(found);
+    real_functions[static_cast<unsigned>(fn)].store(found, std::memory_order_release);
+  }
+  errno = saved;
+  return found;
+}
+
+void say_missing(abi::Fn fn) {
+  static std::atomic<uint32_t> said[kMostFunctions];
+  if (said[static_cast<unsigned>(fn)].exchange(1, std::memory_order_relaxed)) return;
+  Text<200> text;
+  text << "nccl" << abi::find_function(fn)->name
+       << " was called, but no libnccl.so.2 in this process has it; the call fails with ncclInvalidUsage";
+  report(text.text());
+}
+
+const char* nccl_path() {
+  Dl_info info;
+  for (const auto& known : real_functions)
+    if (void* function = known.load(std::memory_order_relaxed))
+      if (dladdr(function, &info) && info.dli_fname) return info.dli_fname;
+  return "";
+}
+
+}  // namespace lockstep::shim

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: MIT
+//
+// See thread.h.
+
+#include "interpose/shim/libc.h"
+
+#include "interpose/shim/thread.h"
+
+#include <pthread.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "interpose/shim/proc.h"
+
+namespace lockstep::shim {
+
+__thread ThreadState this_thread __attribute__((tls_model("initial-exec")));
+
+namespace {
+
+pthread_key_t exit_key;
+bool have_key;
+std::atomic<uint32_t> next_hint;
+
+void free_slot(trace::ThreadSlot& slot) {
+  slot.open_call.store(0, std::memory_order_relaxed);
+  slot.state.store(0, std::memory_order_relaxed);
+  slot.tid.store(0, std::memory_order_release);  // the marks stay: they may still be the process's latest
+}
+
+// A thread may call NCCL again from a later destructor; it is then registered anew, and this runs again.
+void leave(void* state) {
+  auto& thread = *static_cast<ThreadState*>(state);
+  if (thread.epoch == recorder.epoch.load(std::memory_order_relaxed) + 1 && thread.slot) free_slot(*thread.slot);
+  if (thread.members) munmap(thread.members, thread.member_room * sizeof(GroupMember));
+  thread.members = nullptr;
+  thread.member_count = thread.member_room = 0;
+  thread.slot = nullptr;
+  thread.epoch = 0;
+}
+
+void clear(trace::ThreadSlot& slot) {
+  slot.cpu_ns.store(0, std::memory_order_relaxed);
+  slot.open_stamp.store(0, std::memory_order_relaxed);
+  memset(slot.name, 0, sizeof slot.name);
+  trace::open_seqlock(slot.marks.lock);
+  slot.marks.bits = 0;
+  trace::close_seqlock(slot.marks.lock);
+}
+
+uint16_t claim_slot(uint32_t tid) {
+  const uint32_t start = next_hint.fetch_add(1, std::memory_order_relaxed);
+  const uint32_t latest = recorder.trace.status->process_marks.load(std::memory_order_relaxed);
+  for (uint32_t i = 0; i < trace::kThreadSlots; i++) {
+    const uint32_t number = (start + i) % trace::kThreadSlots;
+    trace::ThreadSlot& slot = recorder.trace.threads[number];
+    if (number + 1 == latest) continue;  // holds the process's latest marks
+    uint32_t free = 0;
+    if (slot.tid.load(std::memory_order_relaxed) != 0) continue;
+    if (!slot.tid.compare_exchange_strong(free, tid, std::memory_order_acq_rel)) continue;
+    clear(slot);
+    return static_cast<uint16_t>(number);
+  }
+  return trace::kThreadSlots;
+}
+
+}  // namespace
+
+void register_thread(ThreadState& thread) {
+  if (!recording()) return;
+  // Depth, group and marks are the thread's own and stay; all that belongs to a trace is new.
+  thread.tid = own_tid();
+  thread.slot_number = claim_slot(thread.tid);
+  thread.slot = thread.slot_number < trace::kThreadSlots ? &recorder.trace.threads[thread.slot_number] : nullptr;
+  thread.cached_handle = 0;
+  thread.cached_comm = nullptr;
+  thread.member_count = 0;
+  thread.epoch = recorder.epoch.load(std::memory_order_relaxed) + 1;
+  pthread_setspecific(exit_key, &thread);
+}
+
+bool start_threads() {
+  if (!have_key) have_key = pthread_key_create(&exit_key, leave) == 0;
+  return have_key;
+}
+
+void forget_threads() {
+  // Only the thread that forked lives on. Its group is NCCL's state, not ours, and was inherited with it.
+  this_thread.epoch = 0;
+  this_thread.slot = nullptr;
+  this_thread.cached_handle = 0;
+  this_thread.cached_comm = nullptr;
+  this_thread.member_count = 0;
+  this_thread.depth = 0;
+}
+
+bool add_member(ThreadState& thread, const GroupMember& member) {
+  if (thread.member_count == thread.member_room) {
+    const uint32_t room = thread.member_room ? thread.member_room * 2 : 4096 / sizeof(GroupMember);
+    void* space = thread.members ? mremap(thread.members, thread.member_room * sizeof(GroupMember),
+                                          room * sizeof(GroupMember), MREMAP_MAYMOVE)
+                                 : mmap(nullptr, room * sizeof(GroupMember), PROT_READ | PROT_WRITE,
+                                        MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (space == MAP_FAILED) return false;
+    thread.members = static_cast<GroupMember*>(space);
+    thread.member_room = room;
+  }
+  thread.members[thread.member_count++] = member;
+  return true;
+}
+
+void reclaim_slot(unsigned number, uint32_t tid) {
+  trace::ThreadSlot& slot = recorder.trace.threads[number];
+  slot.open_call.store(0, std::memory_order_relaxed);
+  slot.tid.compare_exchange_strong(tid, 0, std::memory_order_acq_rel);
+}
+
+}  // namespace lockstep::shim
