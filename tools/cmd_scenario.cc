@@ -4,15 +4,15 @@
 // verdict it must get; docs/scenarios.md shows how to write one. The score over all files is the measure of the
 // diagnosis: kind, culprits and call right, and nobody blamed who did nothing.
 
-#include "tools/cmd_scenario.h"
-
 #include <unistd.h>
 
 #include <cstdio>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <random>
 
+#include "tools/command.h"
 #include "tools/scenario/lexer.h"
 #include "tools/scenario_judge.h"
 #include "tools/scenario_run.h"
@@ -21,6 +21,14 @@ namespace lockstep {
 namespace {
 
 using scenario::Scenario;
+
+struct ScenarioOptions {
+  std::vector<std::string> files;
+  std::string permute = "0";  // a seed, or "random"
+  std::string shift = "0";    // a number of steps, or "random"
+  std::string ranks_as;       // "threads", "processes" or empty for what the file says
+  bool keep = false, json = false;
+};
 
 int complain(const std::string& sentence) {
   std::fprintf(stderr, "lockstep scenario: %s\n", sentence.c_str());
@@ -122,11 +130,11 @@ class Reporter {
   nlohmann::json document_ = {{"scenarios", nlohmann::json::array()}};
 };
 
-}  // namespace
-
 int run_scenarios(const ScenarioOptions& options) {
   if (!options.ranks_as.empty() && options.ranks_as != "threads" && options.ranks_as != "processes")
     return complain("expected threads or processes after --ranks-as, found \"" + options.ranks_as + "\"");
+  if (!number_or_random(options.permute, 1) || !number_or_random(options.shift, 1))
+    return complain("expected a number or \"random\" after --permute and --shift");
   std::vector<Scenario> scenarios;
   for (const std::string& file : options.files) {
     Result<Scenario> s = scenario::load_scenario(file);
@@ -138,10 +146,8 @@ int run_scenarios(const ScenarioOptions& options) {
 
   Reporter reporter(options);
   for (const Scenario& s : scenarios) {
-    std::optional<int64_t> seed = number_or_random(options.permute, 999'999),
-                           shift = number_or_random(options.shift, 5);
-    if (!seed || !shift) return complain("expected a number or \"random\" after --permute and --shift");
-    ScenarioVariant variant{static_cast<uint64_t>(*seed), static_cast<int>(*shift)};
+    ScenarioVariant variant{static_cast<uint64_t>(*number_or_random(options.permute, 999'999)),
+                            static_cast<int>(*number_or_random(options.shift, 5))};
     Result<ScenarioRun> run = run_scenario(*programs, s, variant, options.ranks_as);
     if (!run) return complain(run.error());
     ScenarioOutcome outcome = judge_scenario(s, variant, run->diagnosis, run->diagnose_status);
@@ -151,6 +157,24 @@ int run_scenarios(const ScenarioOptions& options) {
     if (!options.keep) remove_run(*run);
   }
   return reporter.finish();
+}
+
+}  // namespace
+
+void setup_scenario(CLI::App& app, CommandLine& line) {
+  auto options = std::make_shared<ScenarioOptions>();
+  CLI::App* command = app.add_subcommand("scenario", "Play hang scenarios on the host runtime and check the verdicts");
+  command->add_option("FILE", options->files, "Scenario files, such as tests/hangs/*.hang")->required();
+  command->add_option("--permute", options->permute, "Renumber the ranks: a seed, 0 for as written, or \"random\"");
+  command->add_option("--shift", options->shift, "Put agreed steps in front: how many, or \"random\"");
+  command->add_option("--ranks-as", options->ranks_as, "threads or processes, whatever the file says");
+  command->add_flag("--keep", options->keep, "Keep the folders with the traces and say where they are");
+  command->add_flag("--json", options->json, "Print JSON, verdicts of diagnose included");
+  command->footer(
+      "Example:\n  lockstep scenario tests/hangs/missing-call-data-loader.hang --permute random --shift 3\n\n"
+      "Exit status: 0 every verdict is right, 1 one differs, 2 a file cannot be used. The language: "
+      "docs/scenarios.md.");
+  command->callback([options, &line] { line.exit_status = run_scenarios(*options); });
 }
 
 }  // namespace lockstep

@@ -51,7 +51,10 @@ void set_environment(const scenario::Scenario& scenario) {
   std::vector<char*> argv{const_cast<char*>("lockstep-scene"), const_cast<char*>(scenario.path.c_str())};
   for (std::string& a : args) argv.push_back(a.data());
   argv.push_back(nullptr);
-  execv("/proc/self/exe", argv.data());
+  // By its own path: run as /proc/self/exe, it would be called "exe" in every list of processes.
+  char self[4096];
+  ssize_t length = readlink("/proc/self/exe", self, sizeof(self) - 1);
+  if (length > 0) self[length] = 0, execv(self, argv.data());
   std::perror("lockstep-scene: cannot start a rank");
   _exit(1);
 }
