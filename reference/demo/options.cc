@@ -7,14 +7,13 @@
 #include <getopt.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <charconv>
 #include <climits>
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
-#include <iterator>
 
 #include "reference/demo/data_loader.h"
 
@@ -62,8 +61,9 @@ std::string bundled_text() {
   const ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
   if (n <= 0) refuse("cannot read /proc/self/exe to find the bundled text; name a text with --text FILE");
   std::string path(self, static_cast<size_t>(n));
-  path.resize(path.rfind('/'));
-  return path + "/../share/lockstep/demo/keepers.txt";
+  path.resize(path.rfind('/'));  // the program's folder, bin
+  path.resize(path.rfind('/'));  // the folder above
+  return path + "/share/lockstep/demo/keepers.txt";
 }
 
 // Steps are limited by the text; without --steps its length decides.
@@ -82,10 +82,14 @@ void fit_to_text(Options& options) {
 }  // namespace
 
 std::string read_text(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
+  std::FILE* file = std::fopen(path.c_str(), "rb");
   if (!file) refuse("cannot read the text %s: %s", path.c_str(), std::strerror(errno));
-  std::string text{std::istreambuf_iterator<char>(file), {}};
-  if (file.bad() || text.empty()) refuse("the text %s is empty or not a file", path.c_str());
+  std::string text;
+  char piece[65536];
+  for (size_t n; (n = std::fread(piece, 1, sizeof piece, file)) > 0;) text.append(piece, n);
+  if (std::ferror(file)) refuse("cannot read the text %s: %s", path.c_str(), std::strerror(errno));
+  std::fclose(file);
+  if (text.empty()) refuse("the text %s is empty", path.c_str());
   return text;
 }
 
