@@ -14,6 +14,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 
 #include "reference/demo/data_loader.h"
 
@@ -60,10 +61,8 @@ std::string bundled_text() {
   char self[PATH_MAX];
   const ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
   if (n <= 0) refuse("cannot read /proc/self/exe to find the bundled text; name a text with --text FILE");
-  std::string path(self, static_cast<size_t>(n));
-  path.resize(path.rfind('/'));  // the program's folder, bin
-  path.resize(path.rfind('/'));  // the folder above
-  return path + "/share/lockstep/demo/keepers.txt";
+  const std::filesystem::path program(std::string(self, static_cast<size_t>(n)));
+  return program.parent_path().parent_path() / "share/lockstep/demo/keepers.txt";
 }
 
 // Steps are limited by the text; without --steps its length decides.
