@@ -157,9 +157,8 @@ bool covered(const Request& request, int64_t hung_for_ms) {
   return request.wall_ns > 0 && request.wall_ns >= nanoseconds(CLOCK_REALTIME) - hung_for_ms * 1000000;
 }
 
-void look_for_open_call(const Request& request) {
-  const OpenCall call = oldest_open_call();
-  if (!call.event || call.event == watch.reported_event) return;
+void look_at_open_call(const OpenCall& call, const Request& request) {
+  if (call.event == watch.reported_event) return;
   const int64_t ms = milliseconds_since(call.stamp);
   if (ms < recorder.config.hang_ms) return;
   watch.reported_event = call.event;
@@ -217,8 +216,11 @@ void watch_for_hangs() {
     watch.epoch = epoch;
   }
   const Request request = read_request();
-  look_for_open_call(request);
-  look_for_silence(request);
+  const OpenCall call = oldest_open_call();
+  if (call.event)
+    look_at_open_call(call, request);
+  else
+    look_for_silence(request);
   serve(read_request());
 }
 
