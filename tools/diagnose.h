@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: MIT
+//
+// load -> match -> judge -> explain, kept together for those who want the whole: `lockstep diagnose` and the supervisor.
+
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "tools/finding.h"
+#include "tools/job.h"
+#include "tools/rules.h"
+
+namespace lockstep {
+
+// The values point into each other, so they are kept in one place and not copied.
+struct Diagnosed {
+  Job job;
+  Table table;
+  std::unique_ptr<Evidence> evidence;
+  Diagnosis diagnosis;
+};
+
+Result<std::unique_ptr<Diagnosed>> diagnose_folder(const std::string& folder, const JudgeOptions& options);
+
+}  // namespace lockstep

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: MIT
+#include "tools/job.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <system_error>
+
+#include <fmt/format.h>
+
+namespace lockstep {
+namespace fs = std::filesystem;
+
+namespace {
+
+struct Found {
+  std::vector<std::string> traces;
+  std::vector<std::string> left_out;
+  size_t unfinished = 0;
+};
+
+bool ends_with(const std::string& text, const char* end) {
+  const std::string tail = end;
+  return text.size() >= tail.size() && text.compare(text.size() - tail.size(), tail.size(), tail) == 0;
+}
+
+// Sorted, so that nothing depends on the order in which a file system lists its entries.
+Result<Found> find_traces(const std::string& folder) {
+  std::error_code failed;
+  const fs::file_status status = fs::status(folder, failed);
+  if (!fs::exists(status)) return Error{fmt::format("{}: there is no such folder; name the folder `lockstep run` printed", folder)};
+  if (!fs::is_directory(status))
+    return Error{fmt::format("{}: is a file; name the folder of traces (or use `lockstep show` for one file)", folder)};
+  Found found;
+  fs::recursive_directory_iterator at(folder, fs::directory_options::skip_permission_denied, failed);
+  if (failed) return Error{fmt::format("{}: cannot be listed ({})", folder, failed.message())};
+  for (; at != fs::recursive_directory_iterator(); at.increment(failed)) {
+    if (failed) {
+      found.left_out.push_back(fmt::format("{}: a part of it cannot be listed ({})", folder, failed.message()));
+      break;
+    }
+    const std::string path = at->path().string();
+    if (ends_with(path, trace::kFileSuffix)) found.traces.push_back(path);
+    if (ends_with(path, trace::kUnfinishedSuffix)) found.unfinished++;
+  }
+  std::sort(found.traces.begin(), found.traces.end());
+  return found;
+}
+
+}  // namespace
+
+Result<Job> load_job(const std::string& folder) {
+  Result<Found> found = find_traces(folder);
+  if (!found) return Error{found.error()};
+  if (found->traces.empty()) {
+    const std::string why = found->unfinished ? fmt::format("{} unfinished ones only", found->unfinished) : "none there";
+    return Error{fmt::format("{}: no trace files (*{}) in it, {}; start the job with `lockstep run`", folder,
+                             trace::kFileSuffix, why)};
+  }
+  Job job;
+  job.folder = folder;
+  job.left_out = std::move(found->left_out);
+  std::vector<Process> processes;
+  for (const std::string& path : found->traces) {
+    Result<trace::TraceFile> file = trace::read_trace(path);
+    if (!file) {
+      job.left_out.push_back(file.error());
+      continue;
+    }
+    Process process;
+    process.file = std::move(*file);
+    process.liveness = trace::look_alive(process.file);
+    processes.push_back(std::move(process));
+  }
+  if (processes.empty())
+    return Error{fmt::format("{}: none of its {} trace files can be read; the first: {}", folder, found->traces.size(),
+                             job.left_out.front())};
+  job.runs = assemble_runs(std::move(processes));
+  return job;
+}
+
+std::string rank_name(const Run& run, size_t rank) {
+  const Rank& r = run.ranks[rank];
+  if (r.number >= 0) return fmt::format("rank {}", r.number);
+  const trace::FileHeader& header = run.processes[r.process].file.header;
+  return fmt::format("the process on host {}, pid {}", header.host, header.pid);
+}
+
+std::string number_ranges(std::vector<int> numbers) {
+  std::sort(numbers.begin(), numbers.end());
+  std::string text;
+  for (size_t i = 0; i < numbers.size();) {
+    size_t last = i;
+    while (last + 1 < numbers.size() && numbers[last + 1] <= numbers[last] + 1) last++;
+    if (!text.empty()) text += ",";
+    text += std::to_string(numbers[i]);
+    if (numbers[last] != numbers[i]) text += (numbers[last] == numbers[i] + 1 ? "," : "-") + std::to_string(numbers[last]);
+    i = last + 1;
+  }
+  return text;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: MIT
+//
+// All rules, in the order in which one explains the other: differing calls, then who is waited for, then deaths nobody
+// waits for, then quiet, then holes in the evidence. The findings come out root cause first: by the time it happened.
+
+#include <algorithm>
+#include <numeric>
+
+#include <fmt/format.h>
+
+#include "tools/rules.h"
+
+namespace lockstep {
+namespace {
+
+constexpr int64_t kMillisecond = 1'000'000;
+constexpr int64_t kDefaultThreshold = 60'000 * kMillisecond;
+
+int64_t threshold_of(const Run& run) {
+  int64_t threshold = 0;
+  for (const Process& process : run.processes)
+    threshold = std::max(threshold, static_cast<int64_t>(process.file.header.hang_ms) * kMillisecond);
+  return threshold > 0 ? threshold : kDefaultThreshold;
+}
+
+bool is_mismatch(Kind kind) {
+  return kind == Kind::op_mismatch || kind == Kind::count_mismatch || kind == Kind::dtype_mismatch ||
+         kind == Kind::redop_mismatch || kind == Kind::root_mismatch;
+}
+
+// Errors before warnings before notes; within each the earliest first, and an end before a mere absence.
+void sort_findings(std::vector<Finding>& findings) {
+  const auto key = [](const Finding& finding) { return std::make_pair(finding.severity, finding.since.wall_ns); };
+  std::stable_sort(findings.begin(), findings.end(), [&](const Finding& a, const Finding& b) {
+    if (a.severity == b.severity && a.comm == b.comm && (a.kind == Kind::died) != (b.kind == Kind::died)) return a.kind == Kind::died;
+    return key(a) < key(b);
+  });
+}
+
+// The step in which the differing call was made: the job may have gone on since.
+void add_marks_of_call(const Evidence& evidence, const std::vector<size_t>& ranks, Finding& finding) {
+  for (const size_t rank : ranks)
+    for (const Member& member : evidence.table.comms[*finding.comm].members) {
+      if (member.rank != rank || finding.step) continue;
+      if (const trace::Call* call = member.call_at(*finding.seq)) finding.step = call->step;
+    }
+}
+
+// Marks of the ranks a finding speaks of: the culprit's, else the first victim's.
+void add_marks(const Evidence& evidence, Finding& finding) {
+  std::vector<size_t> ranks = finding.culprits;
+  ranks.insert(ranks.end(), finding.victims.begin(), finding.victims.end());
+  if (is_mismatch(finding.kind)) return add_marks_of_call(evidence, ranks, finding);
+  for (const size_t rank : ranks) {
+    for (const trace::ThreadInfo& thread : evidence.file(rank).threads) {
+      const Rank& who = evidence.run.ranks[rank];
+      if (!who.tids.empty() && std::find(who.tids.begin(), who.tids.end(), thread.tid) == who.tids.end()) continue;
+      if (thread.step && (!finding.step || *thread.step > *finding.step)) finding.step = thread.step;
+      if (finding.sample.empty()) finding.sample = thread.sample;
+    }
+    if (finding.step) return;
+  }
+}
+
+// A death is a failure whatever waits for it; else a job in which somebody waits for ever is hung, whatever the cause.
+Verdict verdict_of(const std::vector<Finding>& findings) {
+  const Finding& root = findings.front();
+  if (root.kind == Kind::died) return Verdict::failed;
+  const auto hangs = [](const Finding& finding) { return finding.severity == Severity::error && finding.hangs; };
+  if (std::any_of(findings.begin(), findings.end(), hangs)) return Verdict::hung;
+  return is_mismatch(root.kind) ? Verdict::mismatch : Verdict::unknown;
+}
+
+// Everybody sits in the same call, and a trace is missing: the missing trace is what to say first.
+void prefer_missing_trace(std::vector<Finding>& findings) {
+  const auto is_missing = [](const Finding& finding) { return finding.kind == Kind::missing_trace; };
+  if (std::none_of(findings.begin(), findings.end(), is_missing)) return;
+  findings.erase(std::remove_if(findings.begin(), findings.end(),
+                                [](const Finding& finding) { return finding.kind == Kind::stalled_together; }),
+                 findings.end());
+}
+
+// Is there a point-to-point call that nothing above could judge?
+bool rests_on_p2p(const Evidence& evidence) {
+  for (const Comm& comm : evidence.table.comms)
+    for (const Member& member : comm.members) {
+      const Life& life = evidence.life(member.rank);
+      if (member.info->p2p_called == 0 || life.end == End::clean) continue;
+      if (life.seen.mono_ns - member.file->last_call.mono_ns >= evidence.threshold_ns) return true;
+    }
+  return false;
+}
+
+// What could turn "nothing found" into something: each clause is a reason not to say healthy.
+std::vector<std::string> gaps(const Evidence& evidence, size_t files_left_out) {
+  std::vector<std::string> reasons;
+  if (evidence.table.comms.empty()) reasons.push_back("no communicator was made, so there is nothing to compare");
+  if (files_left_out && evidence.run.world_size <= 0)
+    reasons.push_back(fmt::format("{} trace files could not be read, and nothing says how many ranks there are", files_left_out));
+  for (size_t rank = 0; rank < evidence.run.ranks.size(); rank++) {
+    const trace::TraceFile& file = evidence.file(rank);
+    if (file.dropped) reasons.push_back(fmt::format("{} events of {} were not recorded", file.dropped, rank_name(evidence.run, rank)));
+    if (!file.recording) reasons.push_back(fmt::format("recording stopped in {}", rank_name(evidence.run, rank)));
+  }
+  if (rests_on_p2p(evidence)) reasons.push_back("ranks have been quiet since point-to-point calls, whose completion is not on record");
+  return reasons;
+}
+
+void remark_on_end(const Evidence& evidence, Diagnosis& diagnosis) {
+  if (!evidence.outside || evidence.run.ranks.empty()) return;
+  diagnosis.remarks.push_back(fmt::format("the whole job was stopped from outside: {} {}", rank_name(evidence.run, 0),
+                                          end_in_words(evidence.life(0))));
+}
+
+void remark_on_ring(const Evidence& evidence, Diagnosis& diagnosis) {
+  uint64_t overwritten = 0;
+  for (const Process& process : evidence.run.processes) overwritten += process.file.overwritten;
+  if (overwritten)
+    diagnosis.remarks.push_back(fmt::format("the rings have wrapped: {} older events are gone, rows before them were not compared", overwritten));
+}
+
+}  // namespace
+
+Evidence gather(const Run& run, const Table& table, const JudgeOptions& options) {
+  std::vector<Life> lives = lives_of(run);
+  const bool outside = stopped_from_outside(run, lives);
+  return Evidence{run, table, std::move(lives), options.threshold_ns.value_or(threshold_of(run)), outside};
+}
+
+Diagnosis judge(const Run& run, const Table& table, const JudgeOptions& options, size_t files_left_out) {
+  const Evidence evidence = gather(run, table, options);
+  Diagnosis diagnosis;
+  diagnosis.threshold_ns = evidence.threshold_ns;
+
+  std::vector<Finding> findings = find_mismatches(evidence);
+  std::set<size_t> explained;
+  for (const Finding& mismatch : findings) explained.insert(*mismatch.comm);
+
+  const std::vector<Wait> waits = find_waits(evidence);
+  const auto take = [&](std::vector<Finding> more) {
+    for (Finding& finding : more) findings.push_back(std::move(finding));
+  };
+  take(blame_waits(evidence, waits, explained, findings));
+  take(find_deaths(evidence, waits, findings));
+  if (findings.empty()) take(find_quiet(evidence, waits));
+  take(find_missing_traces(evidence, findings));
+  prefer_missing_trace(findings);
+  for (Finding& finding : findings) add_marks(evidence, finding);
+  sort_findings(findings);
+
+  diagnosis.findings = std::move(findings);
+  const bool has_error = !diagnosis.findings.empty() && diagnosis.findings.front().severity == Severity::error;
+  if (has_error) {
+    diagnosis.verdict = verdict_of(diagnosis.findings);
+  } else {
+    const std::vector<std::string> reasons = gaps(evidence, files_left_out);
+    diagnosis.verdict = reasons.empty() ? Verdict::healthy : Verdict::unknown;
+    diagnosis.remarks = reasons;
+  }
+  remark_on_end(evidence, diagnosis);
+  remark_on_ring(evidence, diagnosis);
+  return diagnosis;
+}
+
+}  // namespace lockstep

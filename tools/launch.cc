@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: MIT
+#include "tools/launch.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cctype>
+#include <filesystem>
+
+#include <fmt/format.h>
+
+#include "tools/processes.h"
+
+namespace lockstep {
+namespace fs = std::filesystem;
+namespace {
+
+std::string from_environment(const char* name) {
+  const char* value = getenv(name);
+  return value ? value : "";
+}
+
+std::string as_file_name(std::string text) {
+  for (char& c : text)
+    if (!isalnum(static_cast<unsigned char>(c)) && c != '-' && c != '.') c = '_';
+  return text.substr(0, 80);
+}
+
+Result<std::string> make_folder(const std::string& wanted) {
+  std::error_code failed;
+  fs::create_directories(wanted, failed);
+  if (failed || !fs::is_directory(wanted))
+    return Error{fmt::format("{}: cannot make this folder for the traces ({}); name another with --dir", wanted,
+                             failed ? failed.message() : "there is a file of that name")};
+  const std::string folder = fs::canonical(wanted, failed).string();
+  if (failed) return Error{fmt::format("{}: cannot be used as folder for the traces ({})", wanted, failed.message())};
+  const std::string probe = fmt::format("{}/.probe-{}", folder, getpid());
+  const int fd = open(probe.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+  if (fd < 0) return Error{fmt::format("{}: cannot write into this folder ({}); name another with --dir", folder, strerror(errno))};
+  close(fd);
+  unlink(probe.c_str());
+  return folder;
+}
+
+// ../lib beside this very executable: the build tree and an installation look alike.
+Result<std::string> library_folder() {
+  std::error_code failed;
+  const fs::path self = fs::read_symlink("/proc/self/exe", failed);
+  const fs::path folder = self.parent_path().parent_path() / "lib";
+  const fs::path shim = folder / "liblockstep.so";
+  if (failed || !fs::exists(shim))
+    return Error{fmt::format("{}: the shim was expected there; build or install Lockstep as a whole", shim.string())};
+  return folder.string();
+}
+
+std::string put_in_front(const std::string& entry, const std::string& list) {
+  if (list.empty()) return entry;
+  if ((":" + list + ":").find(":" + entry + ":") != std::string::npos) return list;
+  return entry + ":" + list;
+}
+
+Result<std::vector<std::pair<std::string, std::string>>> environment_for(const RunOptions& options, const std::string& folder) {
+  std::vector<std::pair<std::string, std::string>> environment;
+  Result<std::string> libraries = library_folder();
+  if (!libraries) return Error{libraries.error()};
+  environment.emplace_back("LD_PRELOAD", put_in_front(*libraries + "/liblockstep.so", from_environment("LD_PRELOAD")));
+  if (options.host) {
+    const std::string host = *libraries + "/lockstep/host";
+    if (!fs::exists(host + "/libnccl.so.2"))
+      return Error{fmt::format("{}/libnccl.so.2: the host runtime was expected there; build or install Lockstep as a whole", host)};
+    environment.emplace_back("LD_LIBRARY_PATH", put_in_front(host, from_environment("LD_LIBRARY_PATH")));
+  }
+  environment.emplace_back("LOCKSTEP_DIR", folder);
+  environment.emplace_back("LOCKSTEP_RUN_ID", name_of_run());
+  environment.emplace_back("LOCKSTEP_SUPERVISOR", std::to_string(getpid()));
+  if (options.hang_seconds) environment.emplace_back("LOCKSTEP_HANG_SECONDS", fmt::format("{}", *options.hang_seconds));
+  return environment;
+}
+
+// A launcher above several of us gives all of them one name; then they share one folder too.
+std::string name_from_launcher() {
+  for (const char* name : {"LOCKSTEP_RUN_ID", "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "TORCHELASTIC_RUN_ID"})
+    if (const std::string value = from_environment(name); !value.empty() && value != "none") return as_file_name(value);
+  if (const std::string job = from_environment("SLURM_JOB_ID"); !job.empty() && !from_environment("SLURM_PROCID").empty())
+    return as_file_name(fmt::format("slurm-{}.{}", job, from_environment("SLURM_STEP_ID")));
+  return "";
+}
+
+}  // namespace
+
+std::string name_of_run() {
+  static const std::string name = [] {
+    std::string given = name_from_launcher();
+    if (!given.empty()) return given;
+    const time_t now = time(nullptr);
+    struct tm parts;
+    localtime_r(&now, &parts);
+    return fmt::format("{:04}{:02}{:02}-{:02}{:02}{:02}-{}", parts.tm_year + 1900, parts.tm_mon + 1, parts.tm_mday, parts.tm_hour,
+                       parts.tm_min, parts.tm_sec, getpid());
+  }();
+  return name;
+}
+
+Result<Launch> prepare_launch(const RunOptions& options) {
+  if (options.command.empty()) return Error{"no program given; name it after --, as in `lockstep run -- python train.py`"};
+  Launch launch;
+  launch.command = options.command;
+  const std::optional<std::string> program = find_program(options.command[0]);
+  if (!program) return Error{fmt::format("{}: there is no such program, or it may not be executed", options.command[0])};
+  launch.program = *program;
+
+  const std::string inherited = from_environment("LOCKSTEP_DIR");
+  const std::string wanted = !options.folder.empty() ? options.folder
+                             : !inherited.empty()    ? inherited
+                                                     : "lockstep-traces/" + name_of_run();
+  Result<std::string> folder = make_folder(wanted);
+  if (!folder) return Error{folder.error()};
+  launch.folder = *folder;
+  auto environment = environment_for(options, launch.folder);
+  if (!environment) return Error{environment.error()};
+  launch.environment = std::move(*environment);
+  return launch;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: MIT
+#include "tools/life.h"
+
+#include <signal.h>
+#include <string.h>
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+namespace lockstep {
+namespace {
+
+constexpr int64_t kSecond = 1'000'000'000;
+constexpr int64_t kSilence = 15 * kSecond;      // a heartbeat this far behind the others' has stopped
+constexpr int64_t kTogether = 12 * kSecond;     // launchers take up to ten seconds from SIGTERM to SIGKILL
+constexpr int64_t kHeadStart = 10'000'000;      // a death this much before the next was not part of one killing
+
+using trace::Liveness;
+using trace::SupervisorState;
+using trace::Time;
+using trace::TraceFile;
+
+void later(Time& a, const Time& b) {
+  a.mono_ns = std::max(a.mono_ns, b.mono_ns);
+  a.wall_ns = std::max(a.wall_ns, b.wall_ns);
+}
+
+Time last_sign(const TraceFile& file) {
+  Time seen = file.last_beat;
+  later(seen, file.last_call);
+  later(seen, {file.header.opened_mono_ns, file.header.opened_wall_ns});
+  for (const trace::Snapshot& snapshot : file.snapshots) later(seen, snapshot.when);
+  later(seen, file.exit_time);
+  return seen;
+}
+
+void set_end(Life& life, End end, int code, const Time& when) {
+  life.end = end;
+  life.code = code;
+  life.time_known = when.wall_ns != 0;
+  life.when = when.wall_ns != 0 ? when : life.seen;
+}
+
+Life life_of(const Process& process) {
+  const TraceFile& file = process.file;
+  Life life;
+  life.seen = last_sign(file);
+  const Time told = file.exit_time.wall_ns ? file.exit_time : file.supervisor_time;
+  if (file.supervisor == SupervisorState::signalled) {
+    set_end(life, End::signal, file.supervisor_code, told);
+  } else if (file.exit_kind == trace::ExitKind::fatal_signal) {
+    set_end(life, End::signal, file.exit_code, told);
+  } else if (file.supervisor == SupervisorState::exited) {
+    set_end(life, file.supervisor_code ? End::status : End::clean, file.supervisor_code, told);
+  } else if (file.exit_kind == trace::ExitKind::exit) {
+    set_end(life, file.exit_code ? End::status : End::clean, file.exit_code, told);
+  } else if (file.supervisor == SupervisorState::gone) {
+    set_end(life, End::vanished, 0, file.supervisor_time);
+  } else if (process.liveness == Liveness::dead) {
+    set_end(life, End::vanished, 0, {});
+  }
+  return life;
+}
+
+}  // namespace
+
+std::vector<Life> lives_of(const Run& run) {
+  std::vector<Life> lives;
+  int64_t newest = 0;
+  for (const Process& process : run.processes) {
+    lives.push_back(life_of(process));
+    newest = std::max(newest, lives.back().seen.wall_ns);
+  }
+  for (size_t i = 0; i < lives.size(); i++) {
+    if (lives[i].end != End::none || run.processes[i].liveness == Liveness::alive) continue;
+    if (!run.processes[i].file.heartbeat_known || newest - lives[i].seen.wall_ns < kSilence) continue;
+    set_end(lives[i], End::vanished, 0, {});
+    lives[i].guessed = true;
+  }
+  return lives;
+}
+
+bool is_request_to_stop(int signal) {
+  return signal == SIGTERM || signal == SIGINT || signal == SIGHUP || signal == SIGQUIT || signal == SIGKILL;
+}
+
+const char* signal_name(int signal) {
+  switch (signal) {
+    case SIGHUP: return "SIGHUP";
+    case SIGINT: return "SIGINT";
+    case SIGQUIT: return "SIGQUIT";
+    case SIGILL: return "SIGILL";
+    case SIGABRT: return "SIGABRT";
+    case SIGBUS: return "SIGBUS";
+    case SIGFPE: return "SIGFPE";
+    case SIGKILL: return "SIGKILL";
+    case SIGSEGV: return "SIGSEGV";
+    case SIGPIPE: return "SIGPIPE";
+    case SIGALRM: return "SIGALRM";
+    case SIGTERM: return "SIGTERM";
+    case SIGUSR1: return "SIGUSR1";
+    case SIGUSR2: return "SIGUSR2";
+    case SIGXCPU: return "SIGXCPU";
+    default: return "a signal";
+  }
+}
+
+std::string end_in_words(const Life& life) {
+  switch (life.end) {
+    case End::none: return "is alive";
+    case End::clean: return "ended normally (exit status 0)";
+    case End::status: return fmt::format("ended with exit status {}", life.code);
+    case End::signal: return fmt::format("was ended by signal {} ({})", life.code, signal_name(life.code));
+    case End::vanished:
+      return life.guessed ? "fell silent while the others went on" : "is gone without a word (SIGKILL, out of memory, or its node)";
+  }
+  return "";
+}
+
+bool stopped_from_outside(const Run& run, const std::vector<Life>& lives) {
+  std::vector<const Life*> ends;
+  for (const Rank& rank : run.ranks) {
+    const Life& life = lives[rank.process];
+    if (life.end == End::none || life.guessed) return false;
+    if (life.end != End::clean) ends.push_back(&life);
+  }
+  if (ends.empty()) return false;
+  std::sort(ends.begin(), ends.end(), [](const Life* a, const Life* b) { return a->when.wall_ns < b->when.wall_ns; });
+  const Life& first = *ends.front();
+  if (ends.size() < run.ranks.size() && ends.size() == 1) return false;  // one was singled out, the others went on
+  if (ends.back()->when.wall_ns - first.when.wall_ns > kTogether) return false;
+  if (first.end == End::signal && is_request_to_stop(first.code) && first.code != SIGKILL) return true;
+  const auto killed = [](const Life* life) {
+    return life->end == End::vanished || (life->end == End::signal && life->code == SIGKILL);
+  };
+  if (!std::all_of(ends.begin(), ends.end(), killed)) return false;
+  if (ends.size() == 1) return true;
+  return !first.time_known || ends[1]->when.wall_ns - first.when.wall_ns < kHeadStart;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: MIT
+//
+// How each process fared: alive, ended and how, and when it last gave a sign of life. Values only.
+//
+// The order of belief: the supervisor's wait status, the process's own record of a fatal signal, an exit status, and last
+// the bare fact that it is gone. A copied trace has no lock to ask for; there a heartbeat that stopped long before the
+// others' did is all that tells.
+
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "tools/job.h"
+
+namespace lockstep {
+
+enum class End {
+  none,      // alive, or nothing says otherwise
+  clean,     // exit status 0
+  status,    // another exit status
+  signal,    // code = signal number
+  vanished,  // gone without a record: SIGKILL, out of memory, the node
+};
+
+struct Life {
+  End end = End::none;
+  int code = 0;
+  trace::Time when;       // of the end; for `vanished` the last sign of life
+  trace::Time seen;       // last sign of life, on the process's own clocks
+  bool guessed = false;   // the end is inferred from a heartbeat that stopped
+  bool time_known = false;  // `when` comes from a record, not from the last heartbeat
+};
+
+std::vector<Life> lives_of(const Run& run);  // by index into Run::processes
+
+// "was killed by signal 9 (SIGKILL)", "ended with exit status 3", "ended normally (exit status 0)", ...
+std::string end_in_words(const Life& life);
+
+// Signals by which somebody outside stops a job. SIGKILL is one, and also what the out-of-memory killer sends.
+bool is_request_to_stop(int signal);
+
+const char* signal_name(int signal);
+
+// Was the whole run stopped from outside: every process ended within seconds, and nothing tells one of them from the rest?
+bool stopped_from_outside(const Run& run, const std::vector<Life>& lives);
+
+}  // namespace lockstep

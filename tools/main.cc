@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: MIT
+//
+// The `lockstep` command. Everything it can do is in the table below.
+
+#include <cstddef>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "tools/command.h"
+
+namespace {
+
+using Setup = void (*)(CLI::App&, lockstep::CommandLine&);
+
+constexpr Setup kCommands[] = {
+    lockstep::setup_run,
+    lockstep::setup_diagnose,
+    lockstep::setup_show,
+    lockstep::setup_scenario,
+};
+
+// What stands after "--" belongs to a program that is to be started, and is never read as ours.
+std::vector<std::string> own_words(int argc, char** argv, lockstep::CommandLine& line) {
+  std::vector<std::string> own;
+  for (int i = argc - 1; i > 0; i--) own.emplace_back(argv[i]);  // CLI11 takes them last first
+  for (size_t i = own.size(); i-- > 0;) {
+    if (own[i] != "--") continue;
+    line.has_dashes = true;
+    line.after_dashes.assign(own.rend() - static_cast<std::ptrdiff_t>(i), own.rend());
+    own.erase(own.begin(), own.begin() + static_cast<std::ptrdiff_t>(i) + 1);
+    break;
+  }
+  return own;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app("Lockstep: which rank hangs a NCCL job, at which call, and what it is doing there.", "lockstep");
+  app.set_version_flag("--version", "lockstep " LOCKSTEP_VERSION);
+  app.require_subcommand(1);
+  app.footer(
+      "Example:\n  lockstep run -- python train.py\n  lockstep diagnose lockstep-traces/<run>\n\n"
+      "`lockstep COMMAND --help` shows more.");
+  lockstep::CommandLine line;
+  for (const Setup setup : kCommands) setup(app, line);
+  try {
+    app.parse(own_words(argc, argv, line));
+  } catch (const CLI::Success& help) {
+    return app.exit(help);
+  } catch (const CLI::ParseError& error) {
+    fmt::print(stderr, "lockstep: {}; see `lockstep --help`\n", error.what());
+    return 2;
+  }
+  return line.exit_status;
+}

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: MIT
+//
+// Deaths that no wait has led to yet: everything agrees, and somebody is dead all the same.
+//
+// The first to die is the culprit. Those that follow with the signals and exit statuses of launchers and watchdogs are its
+// consequences. A rank that had waited the full threshold when it ended is the victim of a hang, and a run that was
+// stopped as a whole has no culprit.
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "tools/rules.h"
+
+namespace lockstep {
+namespace {
+
+bool is_bad(const Life& life) { return life.end != End::none && life.end != End::clean; }
+
+// Ended by itself, in a way that launchers and watchdogs do not use.
+bool is_crash(const Life& life) { return life.end == End::signal && !is_request_to_stop(life.code) && life.code != 6 /* SIGABRT */; }
+
+bool had_waited(const Evidence& evidence, const std::vector<Wait>& waits, size_t rank) {
+  return std::any_of(waits.begin(), waits.end(), [&](const Wait& wait) {
+    return wait.age_ns >= evidence.threshold_ns && std::find(wait.waiting.begin(), wait.waiting.end(), rank) != wait.waiting.end();
+  });
+}
+
+bool is_named(const std::vector<Finding>& found, size_t rank) {
+  return std::any_of(found.begin(), found.end(), [&](const Finding& finding) {
+    return std::find(finding.culprits.begin(), finding.culprits.end(), rank) != finding.culprits.end();
+  });
+}
+
+// All ranks ended alike with the same status: nobody stands out.
+bool all_alike(const Evidence& evidence, const std::vector<size_t>& dead) {
+  const Life& first = evidence.life(dead.front());
+  return dead.size() > 1 && dead.size() == evidence.run.ranks.size() &&
+         std::all_of(dead.begin(), dead.end(), [&](size_t rank) {
+           return evidence.life(rank).end == first.end && evidence.life(rank).code == first.code;
+         });
+}
+
+void name_last_call(const Evidence& evidence, Finding& finding) {
+  if (finding.culprits.empty()) return;
+  for (size_t index = 0; index < evidence.table.comms.size(); index++)
+    for (const Member& member : evidence.table.comms[index].members) {
+      if (member.rank != finding.culprits.front() || member.launched == 0 || finding.comm) continue;
+      finding.comm = index;
+      finding.agreed_seq = member.launched - 1;
+      if (const trace::Call* call = member.call_at(member.launched - 1)) finding.agreed_op = op_name(*call);
+    }
+}
+
+}  // namespace
+
+std::vector<Finding> find_deaths(const Evidence& evidence, const std::vector<Wait>& waits, const std::vector<Finding>& found) {
+  if (evidence.outside) return {};
+  std::vector<size_t> dead;
+  for (size_t rank = 0; rank < evidence.run.ranks.size(); rank++)
+    if (is_bad(evidence.life(rank)) && !had_waited(evidence, waits, rank)) dead.push_back(rank);
+  if (dead.empty()) return {};
+  const auto ended = [&](size_t rank) { return evidence.life(rank).when.wall_ns; };
+  std::stable_sort(dead.begin(), dead.end(), [&](size_t a, size_t b) { return ended(a) < ended(b); });
+  // An error that is known already is the first cause of deaths that came after it.
+  const bool known_before = std::any_of(found.begin(), found.end(), [&](const Finding& finding) {
+    return finding.severity == Severity::error && finding.hangs && finding.since.wall_ns <= ended(dead.front());
+  });
+
+  Finding finding;
+  finding.kind = Kind::died;
+  finding.since = evidence.life(dead.front()).when;
+  const bool alike = all_alike(evidence, dead);
+  for (const size_t rank : dead) {
+    const bool first = rank == dead.front() && !known_before;
+    if (!alike && !is_named(found, rank) && (first || is_crash(evidence.life(rank)))) {
+      finding.culprits.push_back(rank);
+      finding.actual[rank] = std::nullopt;
+    } else {
+      finding.victims.push_back(rank);
+    }
+  }
+  if (finding.culprits.empty() && !alike) return {};
+  if (alike) {
+    finding.confidence = Confidence::possible;
+    finding.doubts.push_back("all ranks ended the same way, so nobody stands out");
+  } else if (!evidence.life(finding.culprits.front()).time_known) {
+    finding.confidence = Confidence::likely;
+    finding.doubts.push_back("the time of its end is known only from its last heartbeat");
+  }
+  finding.detail = "it " + end_in_words(evidence.life(dead.front()));
+  name_last_call(evidence, finding);
+  return {finding};
+}
+
+}  // namespace lockstep

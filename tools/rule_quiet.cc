@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: MIT
+//
+// When nobody is missing anywhere. Ranks that all sit in the same call are stalled together, and blaming one of them would
+// be a guess. Ranks that are quiet with nothing pending are idle. One that is behind, but not yet for long, is late. And a
+// rank without a trace may hold the answer.
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "interpose/abi/functions.h"
+#include "tools/rules.h"
+
+namespace lockstep {
+namespace {
+
+using trace::Call;
+using trace::Time;
+
+int64_t quiet_for(const Evidence& evidence, size_t rank) {
+  return evidence.life(rank).seen.mono_ns - evidence.file(rank).last_call.mono_ns;
+}
+
+// The call some thread of the rank has not come back from for the full threshold.
+const Call* stuck_call(const Evidence& evidence, size_t rank) {
+  const Rank& who = evidence.run.ranks[rank];
+  for (const trace::ThreadInfo& thread : evidence.file(rank).threads) {
+    if (!thread.open_call) continue;
+    if (!who.tids.empty() && std::find(who.tids.begin(), who.tids.end(), thread.tid) == who.tids.end()) continue;
+    const std::vector<Call>& calls = evidence.file(rank).calls;
+    const auto at = std::find_if(calls.rbegin(), calls.rend(), [&](const Call& call) { return call.event == *thread.open_call; });
+    if (at != calls.rend() && evidence.life(rank).seen.mono_ns - at->called.mono_ns >= evidence.threshold_ns) return &*at;
+  }
+  return nullptr;
+}
+
+// The newest collective of the rank, with the communicator it is on.
+void name_newest_call(const Evidence& evidence, size_t rank, Finding& finding) {
+  const Call* newest = nullptr;
+  for (size_t index = 0; index < evidence.table.comms.size(); index++)
+    for (const Member& member : evidence.table.comms[index].members) {
+      if (member.rank != rank || member.collectives.empty()) continue;
+      const Call* call = member.collectives.back();
+      if (newest && call->called.mono_ns <= newest->called.mono_ns) continue;
+      newest = call;
+      finding.comm = index;
+      finding.seq = call->seq;
+      finding.op = op_name(*call);
+      finding.expected = signature_of(*call);
+      finding.since = call->called;
+    }
+}
+
+std::optional<Finding> stalled(const Evidence& evidence) {
+  Finding finding;
+  finding.kind = Kind::stalled_together;
+  finding.confidence = Confidence::possible;
+  const Call* stuck = nullptr;
+  for (size_t rank = 0; rank < evidence.run.ranks.size(); rank++) {
+    if (evidence.life(rank).end == End::clean) continue;
+    const Call* call = stuck_call(evidence, rank);
+    const bool in_sync = quiet_for(evidence, rank) >= evidence.threshold_ns && where_it_sits(evidence, rank) == Sits::waiting;
+    if (!call && !in_sync) continue;
+    finding.victims.push_back(rank);
+    finding.pending_ns = std::max(finding.pending_ns, quiet_for(evidence, rank));
+    if (call && !stuck) stuck = call;
+  }
+  if (finding.victims.empty()) return std::nullopt;
+  name_newest_call(evidence, finding.victims.front(), finding);
+  if (stuck) {
+    finding.op = op_name(*stuck);
+    finding.since = stuck->called;
+    if (!is_collective(*stuck)) {
+      finding.seq.reset();
+      finding.expected.reset();
+    }
+  }
+  finding.doubts.push_back("all ranks with a trace made the same calls; whether they started and completed on the device is not known");
+  return finding;
+}
+
+std::optional<Finding> idle(const Evidence& evidence) {
+  Finding finding;
+  finding.kind = Kind::idle;
+  finding.severity = Severity::note;
+  int64_t shortest = INT64_MAX;
+  for (size_t rank = 0; rank < evidence.run.ranks.size(); rank++) {
+    if (evidence.life(rank).end != End::none) return std::nullopt;
+    if (evidence.file(rank).last_call.mono_ns == 0) continue;
+    shortest = std::min(shortest, quiet_for(evidence, rank));
+    finding.victims.push_back(rank);
+  }
+  if (finding.victims.empty() || shortest < evidence.threshold_ns) return std::nullopt;
+  finding.pending_ns = shortest;
+  name_newest_call(evidence, finding.victims.front(), finding);
+  finding.victims.clear();
+  return finding;
+}
+
+std::optional<Finding> late(const Evidence& evidence, const std::vector<Wait>& waits) {
+  const Wait* oldest = nullptr;
+  for (const Wait& wait : waits)
+    if (!wait.absent.empty() && (!oldest || wait.age_ns > oldest->age_ns)) oldest = &wait;
+  if (!oldest || evidence.outside || oldest->age_ns < evidence.threshold_ns / 10) return std::nullopt;
+  const auto alive = [&](size_t rank) { return evidence.life(rank).end == End::none; };
+  if (!std::all_of(oldest->absent.begin(), oldest->absent.end(), alive)) return std::nullopt;
+  Finding finding;
+  finding.kind = Kind::straggler;
+  finding.severity = Severity::note;
+  finding.comm = oldest->comm;
+  if (oldest->what == Wait::What::collective) finding.seq = oldest->seq;
+  finding.since = oldest->since;
+  finding.pending_ns = oldest->age_ns;
+  finding.victims = oldest->waiting;
+  for (const size_t rank : oldest->absent) finding.actual[rank] = std::nullopt;
+  for (const Member& member : evidence.table.comms[oldest->comm].members)
+    if (const Call* call = member.call_at(oldest->seq); call && finding.op.empty()) {
+      finding.op = op_name(*call);
+      finding.expected = signature_of(*call);
+    }
+  return finding;
+}
+
+}  // namespace
+
+std::vector<Finding> find_quiet(const Evidence& evidence, const std::vector<Wait>& waits) {
+  if (std::optional<Finding> behind = late(evidence, waits)) return {std::move(*behind)};
+  if (!waits.empty()) return {};
+  if (std::optional<Finding> together = stalled(evidence)) return {std::move(*together)};
+  if (std::optional<Finding> nothing = idle(evidence)) return {std::move(*nothing)};
+  return {};
+}
+
+std::vector<Finding> find_missing_traces(const Evidence& evidence, const std::vector<Finding>& found) {
+  const auto says_so = [](const Finding& finding) { return finding.kind == Kind::missing_trace; };
+  if (evidence.run.missing.empty() || std::any_of(found.begin(), found.end(), says_so)) return {};
+  Finding finding;
+  finding.kind = Kind::missing_trace;
+  const bool judged = std::any_of(found.begin(), found.end(), [](const Finding& f) { return f.severity == Severity::error && f.kind != Kind::stalled_together; });
+  finding.severity = judged ? Severity::warning : Severity::error;
+  finding.confidence = Confidence::possible;
+  finding.doubts.push_back("a missing trace is a gap in the evidence, not a fault of that rank");
+  // Where all the others sit in the same call, the rank without a trace is the likeliest one they wait for.
+  for (const Finding& other : found)
+    if (other.kind == Kind::stalled_together && other.victims.size() == evidence.run.ranks.size()) {
+      finding.traceless = evidence.run.missing;
+      finding.victims = other.victims;
+      finding.comm = other.comm;
+      finding.seq = other.seq;
+      finding.op = other.op;
+      finding.expected = other.expected;
+      finding.pending_ns = other.pending_ns;
+      finding.since = other.since;
+    }
+  return {finding};
+}
+
+}  // namespace lockstep

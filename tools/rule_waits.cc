@@ -1,0 +1,288 @@
+// SPDX-License-Identifier: MIT
+//
+// Waits: what some ranks have begun and others have not.
+//
+// - a row of a communicator that some members launched and others did not (the first such row of each communicator; the
+//   ones after it wait behind it);
+// - the making of a communicator in which some members are, and others are not;
+// - a send that has no receive at the other end, or the reverse, by their numbers on that edge.
+//
+// Whoever has left a communicator in good order, or ended in good order, was not held up by it.
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <string>
+#include <unordered_map>
+
+#include "interpose/abi/functions.h"
+#include "tools/rules.h"
+
+namespace lockstep {
+namespace {
+
+using abi::Fn;
+using trace::Call;
+using trace::CommInfo;
+using trace::CommState;
+using trace::Time;
+
+bool is_fn(const Call& call, Fn fn) { return call.fn == static_cast<uint16_t>(fn); }
+
+// The last moment at which the member could still be waiting: an abort by a watchdog ends the wait, not the evidence.
+Time last_moment(const Evidence& evidence, const Member& member) {
+  Time seen = evidence.life(member.rank).seen;
+  const CommInfo& info = *member.info;
+  const bool aborted = info.state == CommState::aborted || info.state == CommState::revoked;
+  if (aborted && info.ended.mono_ns != 0) seen.mono_ns = std::min(seen.mono_ns, info.ended.mono_ns);
+  return seen;
+}
+
+// Is it still inside ncclCommDestroy or ncclCommFinalize, which wait for what is enqueued?
+bool inside_teardown(const Member& member) {
+  for (auto at = member.file->calls.rbegin(); at != member.file->calls.rend(); ++at)
+    if (at->comm == member.info->serial && (is_fn(*at, Fn::CommDestroy) || is_fn(*at, Fn::CommFinalize))) return !at->returned;
+  return false;
+}
+
+bool left_in_good_order(const Evidence& evidence, const Member& member) {
+  if (evidence.life(member.rank).end == End::clean) return true;
+  const CommState state = member.info->state;
+  return (state == CommState::destroyed || state == CommState::finalized) && !inside_teardown(member);
+}
+
+Wait collective_wait(const Evidence& evidence, size_t index) {
+  const Comm& comm = evidence.table.comms[index];
+  Wait wait;
+  wait.comm = index;
+  wait.seq = UINT64_MAX;
+  for (const Member& member : comm.members) wait.seq = std::min(wait.seq, member.launched);
+  for (const Member& member : comm.members) {
+    if (member.launched == wait.seq) {
+      wait.absent.push_back(member.rank);
+      continue;
+    }
+    Time since;
+    const int64_t age = waited(evidence, member, wait.seq, &since);
+    if (age <= 0) continue;
+    wait.waiting.push_back(member.rank);
+    if (age > wait.age_ns) {
+      wait.age_ns = age;
+      wait.since = since;
+    }
+  }
+  return wait;
+}
+
+// --- making a communicator -------------------------------------------------------------------------------------------------
+
+bool in_the_making(const Member& member) { return member.info->state == CommState::initialising; }
+
+void count_waiter(const Evidence& evidence, const Member& member, Wait& wait) {
+  wait.waiting.push_back(member.rank);
+  const int64_t age = std::max<int64_t>(1, evidence.life(member.rank).seen.mono_ns - member.info->created.mono_ns);
+  if (age <= wait.age_ns) return;
+  wait.age_ns = age;
+  wait.since = member.info->created;
+}
+
+// Ranks with a trace that could be the missing members: all that are not in it, less those that are already in another
+// communicator of the same size and turn (siblings: the other tensor-parallel groups).
+std::vector<size_t> possible_members(const Evidence& evidence, size_t index) {
+  const Comm& comm = evidence.table.comms[index];
+  std::set<size_t> taken;
+  for (const Member& member : comm.members) taken.insert(member.rank);
+  const bool spans_job = comm.nranks >= static_cast<int>(evidence.run.ranks.size());
+  for (size_t other = 0; other < evidence.table.comms.size() && !spans_job; other++) {
+    const Comm& sibling = evidence.table.comms[other];
+    if (other == index || sibling.nranks != comm.nranks || sibling.parent_id != comm.parent_id) continue;
+    for (const Member& member : sibling.members) taken.insert(member.rank);
+  }
+  std::vector<size_t> possible;
+  for (size_t rank = 0; rank < evidence.run.ranks.size(); rank++)
+    if (!taken.count(rank) && evidence.run.ranks[rank].number >= 0) possible.push_back(rank);
+  return possible;
+}
+
+std::optional<Wait> init_wait(const Evidence& evidence, size_t index) {
+  const Comm& comm = evidence.table.comms[index];
+  if (comm.parent_id != 0 || comm.nranks <= 0) return std::nullopt;
+  Wait wait;
+  wait.what = Wait::What::init;
+  wait.comm = index;
+  for (const Member& member : comm.members) {
+    if (in_the_making(member)) count_waiter(evidence, member, wait);
+    if (member.info->state == CommState::failed) wait.absent.push_back(member.rank);
+  }
+  if (wait.waiting.empty()) return std::nullopt;
+  const size_t missing = static_cast<size_t>(comm.nranks) - std::min(comm.members.size(), static_cast<size_t>(comm.nranks));
+  const std::vector<size_t> possible = possible_members(evidence, index);
+  if (possible.size() <= missing) {
+    wait.absent.insert(wait.absent.end(), possible.begin(), possible.end());
+    wait.traceless = missing - possible.size();
+    if (wait.traceless == evidence.run.missing.size()) wait.traceless_numbers = evidence.run.missing;
+  } else {
+    wait.candidates = possible;
+  }
+  if (wait.absent.empty() && wait.candidates.empty() && wait.traceless == 0) return std::nullopt;
+  return wait;
+}
+
+struct Splits {
+  uint32_t made = 0;      // splits of this parent the member has called
+  const Member* open = nullptr;
+};
+
+// How many times each member of a parent has split it, by the children on record and by its calls.
+std::map<size_t, Splits> splits_of(const Evidence& evidence, const Comm& parent) {
+  std::map<size_t, Splits> by_rank;
+  std::unordered_map<const trace::TraceFile*, std::unordered_map<uint32_t, uint32_t>> calls;
+  for (const Member& member : parent.members) {
+    auto [counted, is_new] = calls.try_emplace(member.file);
+    if (is_new)
+      for (const Call& call : member.file->calls)
+        if ((is_fn(call, Fn::CommSplit) || is_fn(call, Fn::CommShrink)) && !has_failed(call)) counted->second[call.comm]++;
+    Splits& splits = by_rank[member.rank];
+    splits.made = counted->second[member.info->serial];
+    for (const CommInfo& child : member.file->comms)
+      if (child.parent_serial == member.info->serial) splits.made = std::max(splits.made, child.split_count);
+  }
+  for (const Comm& child : evidence.table.comms) {
+    if (child.parent_id != parent.id) continue;
+    for (const Member& member : child.members)
+      if (in_the_making(member) && by_rank.count(member.rank)) by_rank[member.rank].open = &member;
+  }
+  return by_rank;
+}
+
+std::optional<Wait> split_wait(const Evidence& evidence, size_t index) {
+  const Comm& parent = evidence.table.comms[index];
+  const std::map<size_t, Splits> splits = splits_of(evidence, parent);
+  Wait wait;
+  wait.what = Wait::What::split;
+  wait.comm = index;
+  wait.seq = UINT64_MAX;
+  for (const auto& [rank, of] : splits)
+    if (of.open) wait.seq = std::min<uint64_t>(wait.seq, std::max<uint32_t>(of.open->info->split_count, 1));
+  if (wait.seq == UINT64_MAX) return std::nullopt;
+  for (const auto& [rank, of] : splits) {
+    if (of.open && of.made == wait.seq) count_waiter(evidence, *of.open, wait);
+    if (!of.open && of.made < wait.seq) wait.absent.push_back(rank);
+  }
+  if (wait.waiting.empty()) return std::nullopt;
+  if (parent.nranks > 0) wait.traceless = static_cast<size_t>(parent.nranks) - std::min(parent.members.size(), static_cast<size_t>(parent.nranks));
+  if (wait.absent.empty() && wait.traceless == 0) return std::nullopt;
+  if (wait.traceless == evidence.run.missing.size()) wait.traceless_numbers = evidence.run.missing;
+  return wait;
+}
+
+// --- point to point ----------------------------------------------------------------------------------------------------------
+
+bool whole_record(const Member& member) { return member.p2p.size() + member.p2p_held >= member.info->p2p_called; }
+
+// Calls of one direction to one peer, oldest first.
+std::vector<const Call*> edge(const Member& member, Fn fn, int peer) {
+  std::vector<const Call*> calls;
+  for (const Call* call : member.p2p)
+    if (is_fn(*call, fn) && call->peer == peer) calls.push_back(call);
+  return calls;
+}
+
+void unmatched(const Evidence& evidence, size_t index, const Member& a, Fn mine, const Member& b, Fn theirs, std::vector<Wait>& waits) {
+  const std::vector<const Call*> begun = edge(a, mine, b.comm_rank);
+  const std::vector<const Call*> answers = edge(b, theirs, a.comm_rank);
+  if (begun.size() <= answers.size() || left_in_good_order(evidence, a)) return;
+  const Call& first = *begun[answers.size()];
+  Wait wait;
+  wait.what = Wait::What::p2p;
+  wait.comm = index;
+  wait.seq = answers.size();
+  wait.waiting = {a.rank};
+  wait.absent = {b.rank};
+  wait.since = first.called;
+  wait.age_ns = std::max<int64_t>(1, last_moment(evidence, a).mono_ns - first.called.mono_ns);
+  waits.push_back(std::move(wait));
+}
+
+void p2p_waits(const Evidence& evidence, size_t index, std::vector<Wait>& waits) {
+  const Comm& comm = evidence.table.comms[index];
+  for (const Member& a : comm.members) {
+    if (a.p2p.empty() || !whole_record(a)) continue;
+    std::set<int> peers;
+    for (const Call* call : a.p2p) peers.insert(call->peer);
+    for (const Member& b : comm.members) {
+      if (a.rank == b.rank || !peers.count(b.comm_rank) || !whole_record(b)) continue;
+      unmatched(evidence, index, a, Fn::Send, b, Fn::Recv, waits);
+      unmatched(evidence, index, a, Fn::Recv, b, Fn::Send, waits);
+    }
+  }
+}
+
+}  // namespace
+
+int64_t waited(const Evidence& evidence, const Member& member, uint64_t seq, Time* since) {
+  if (member.launched <= seq || left_in_good_order(evidence, member)) return 0;
+  if (member.info->coll_completed && *member.info->coll_completed > seq) return 0;
+  // The call itself, or the oldest later one still on record: it has waited at least that long.
+  const auto at = std::lower_bound(member.collectives.begin(), member.collectives.end(), seq,
+                                   [](const Call* call, uint64_t wanted) { return call->seq < wanted; });
+  const Time called = at != member.collectives.end() ? (*at)->called : member.file->last_call;
+  if (since) *since = called;
+  return std::max<int64_t>(1, last_moment(evidence, member).mono_ns - called.mono_ns);
+}
+
+std::vector<Wait> find_waits(const Evidence& evidence) {
+  std::vector<Wait> waits;
+  for (size_t index = 0; index < evidence.table.comms.size(); index++) {
+    Wait wait = collective_wait(evidence, index);
+    if (!wait.waiting.empty()) waits.push_back(std::move(wait));
+    if (std::optional<Wait> init = init_wait(evidence, index)) waits.push_back(std::move(*init));
+    if (std::optional<Wait> split = split_wait(evidence, index)) waits.push_back(std::move(*split));
+    p2p_waits(evidence, index, waits);
+  }
+  return waits;
+}
+
+// --- what a snapshot says ----------------------------------------------------------------------------------------------------
+
+namespace {
+
+bool waits_for_device(const std::string& function) {
+  const auto has = [&](const char* piece) { return function.find(piece) != std::string::npos; };
+  return function.rfind("nccl", 0) == 0 || function.rfind("pnccl", 0) == 0 || has("StreamSynchronize") ||
+         has("DeviceSynchronize") || has("EventSynchronize") || has("CtxSynchronize") || has("StreamQuery") || has("EventQuery") ||
+         function.rfind("cudaMemcpy", 0) == 0 || function.rfind("cuMemcpy", 0) == 0;
+}
+
+}  // namespace
+
+Sits where_it_sits(const Evidence& evidence, size_t rank) {
+  const Rank& who = evidence.run.ranks[rank];
+  const trace::TraceFile& file = evidence.file(rank);
+  const auto is_its_thread = [&](uint32_t tid) {
+    return who.tids.empty() || std::find(who.tids.begin(), who.tids.end(), tid) != who.tids.end();
+  };
+  for (const trace::ThreadInfo& thread : file.threads)
+    if (thread.open_call && is_its_thread(thread.tid)) return Sits::waiting;
+  if (file.snapshots.empty() || file.snapshots.back().when.mono_ns < file.last_call.mono_ns) return Sits::unknown;
+
+  // Threads that talk to NCCL, and the main one; a framework's watchdog that polls events says nothing about the rank.
+  std::set<uint32_t> talkers{static_cast<uint32_t>(file.header.pid)};
+  for (const Call& call : file.calls) talkers.insert(call.tid);
+  std::unordered_map<uint64_t, const std::string*> names;
+  for (const trace::Symbol& symbol : file.symbols) names[symbol.pc] = &symbol.function;
+  bool any_named = false;
+  const uint32_t newest = file.snapshots.back().round;
+  for (const trace::Snapshot& snapshot : file.snapshots) {
+    if (snapshot.round != newest || !is_its_thread(snapshot.tid) || !talkers.count(snapshot.tid)) continue;
+    for (const uint64_t pc : snapshot.pcs) {
+      const auto name = names.find(pc);
+      if (name == names.end() || name->second->empty()) continue;
+      any_named = true;
+      if (waits_for_device(*name->second)) return Sits::waiting;
+    }
+  }
+  return any_named ? Sits::elsewhere : Sits::unknown;
+}
+
+}  // namespace lockstep

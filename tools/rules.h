@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: MIT
+//
+// The rules: small pure functions from the table to facts and findings. They read values only, take every time from the
+// traces, and never look at the machine they run on, so a copied folder, a test and a simulator all judge alike.
+//
+// Two kinds of evidence. A *mismatch* is a row whose calls differ: it blames the minority, and a tie blames nobody. A
+// *wait* is something some ranks have begun and others have not: it blames those it waits for, unless they themselves are
+// held up in another wait. So the root causes are ranks that wait for nobody, or cycles; all others are victims.
+
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "tools/finding.h"
+#include "tools/job.h"
+#include "tools/life.h"
+#include "tools/match.h"
+
+namespace lockstep {
+
+struct Evidence {
+  const Run& run;
+  const Table& table;
+  std::vector<Life> lives;       // by process
+  int64_t threshold_ns;
+  bool outside;                  // the whole run was stopped from outside
+
+  const Life& life(size_t rank) const { return lives[run.ranks[rank].process]; }
+  const trace::TraceFile& file(size_t rank) const { return run.process_of(rank).file; }
+};
+
+struct Wait {
+  enum class What { collective, init, split, p2p };
+  What what = What::collective;
+  size_t comm = 0;                  // index into Table::comms; for a split the parent
+  uint64_t seq = 0;                 // row, split number, or edge number
+  std::vector<size_t> waiting;      // ranks that began it
+  std::vector<size_t> absent;       // ranks that did not, with a trace
+  std::vector<size_t> candidates;   // when it is not certain who is absent: ranks that may be
+  size_t traceless = 0;             // members that did not, as far as anybody knows: no trace
+  std::vector<int> traceless_numbers;  // their world ranks, where certain
+  trace::Time since;                // when the longest waiter began
+  int64_t age_ns = 0;               // how long it had waited by its own last sign of life
+};
+
+// --- rule_mismatch.cc ---
+// The first row of each communicator whose calls differ, and calls with count 0 where others pass n.
+std::vector<Finding> find_mismatches(const Evidence& evidence);
+
+// --- rule_waits.cc ---
+// Everything that some ranks have begun and others have not, however young.
+std::vector<Wait> find_waits(const Evidence& evidence);
+// How long a member has been waiting for a row by its own clocks; 0 = it does not wait for it.
+int64_t waited(const Evidence& evidence, const Member& member, uint64_t seq, trace::Time* since);
+// What the newest snapshot says of a rank: is one of its threads inside NCCL or in a wait for the device?
+enum class Sits { waiting, elsewhere, unknown };
+Sits where_it_sits(const Evidence& evidence, size_t rank);
+
+// --- rule_absent.cc ---
+// Who is to blame for the waits that are old enough, or whose absent ranks can never come; root causes only.
+// `explained` are communicators whose mismatch already accounts for what happens on them.
+std::vector<Finding> blame_waits(const Evidence& evidence, const std::vector<Wait>& waits,
+                                 const std::set<size_t>& explained, std::vector<Finding>& mismatches);
+
+// --- rule_deaths.cc ---
+// Ranks that died although nobody waits for them yet. `found` holds what is known already.
+std::vector<Finding> find_deaths(const Evidence& evidence, const std::vector<Wait>& waits, const std::vector<Finding>& found);
+
+// --- rule_quiet.cc ---
+// Nobody is missing anywhere: are all stalled in the same place, idle, or is one merely late?
+std::vector<Finding> find_quiet(const Evidence& evidence, const std::vector<Wait>& waits);
+// Ranks without a trace, when that could change the answer.
+std::vector<Finding> find_missing_traces(const Evidence& evidence, const std::vector<Finding>& found);
+
+// --- judge.cc ---
+struct JudgeOptions {
+  std::optional<int64_t> threshold_ns;  // else what the job itself was set to
+};
+Evidence gather(const Run& run, const Table& table, const JudgeOptions& options);
+Diagnosis judge(const Run& run, const Table& table, const JudgeOptions& options, size_t files_left_out);
+
+}  // namespace lockstep

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: MIT
+//
+// The diagnosis as the supervisor has it made: in a child process, with a deadline, so that nothing it meets in a trace can
+// take the supervisor down or hold it up. The child prints the verdict itself, if it is bad and not printed yet; a folder
+// with several supervisors prints each verdict once.
+
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <optional>
+#include <string>
+
+namespace lockstep {
+
+enum class VerdictStyle { full, one_line };
+
+// Who answers a request with a diagnosis: the first supervisor of the folder to ask.
+bool claim_verdict(const std::string& folder, const std::string& request);
+
+class VerdictProcess {
+ public:
+  VerdictProcess() = default;
+  ~VerdictProcess();
+  VerdictProcess(const VerdictProcess&) = delete;
+  VerdictProcess& operator=(const VerdictProcess&) = delete;
+
+  void start(const std::string& folder, VerdictStyle style, std::chrono::milliseconds deadline);
+  bool is_running() const { return pid_ > 0; }
+  int descriptor() const { return pidfd_; }          // readable when it has ended
+  std::optional<bool> poll_result();                 // once: was the verdict bad?
+  void finish(std::chrono::milliseconds at_most);    // waits, then ends it
+
+ private:
+  void stop();
+  pid_t pid_ = -1;
+  int pidfd_ = -1;
+  std::string folder_;
+  std::chrono::steady_clock::time_point until_;
+};
+
+}  // namespace lockstep
