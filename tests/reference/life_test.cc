@@ -1,0 +1,335 @@
+// SPDX-License-Identifier: MIT
+//
+// The life of communicators: groups, splitting, many of them at once, their end, and what is left after it.
+
+#include <dirent.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+#include "tests/reference/ranks.h"
+
+namespace lockstep::test {
+namespace {
+
+int entries(const char* folder) {
+  int count = 0;
+  if (DIR* dir = opendir(folder)) {
+    while (readdir(dir) != nullptr) ++count;
+    closedir(dir);
+  }
+  return count;
+}
+void in_child(const std::function<void()>& body) {
+  std::vector<Child> child;
+  child.emplace_back(body);
+  expect_all_end_well(child);
+}
+
+class Groups : public ::testing::TestWithParam<As> {};
+
+// One group over three streams acts as if it stood in each of them.
+TEST_P(Groups, OrderAllTheirStreams) {
+  run_job(GetParam(), 2, [](Rank& me) {
+    cudaStream_t other = nullptr;
+    CUDA_OK(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking));
+    DeviceBuffer<int> data(4);
+    std::memset(data.data, 0, 16);
+    struct Late {
+      int* at;
+      int value;
+    } late{&data[1], 10 + me.rank};
+    CUDA_OK(cudaLaunchHostFunc(
+        other,
+        [](void* l) {
+          std::this_thread::sleep_for(milliseconds(40));
+          *static_cast<Late*>(l)->at = static_cast<Late*>(l)->value;
+        },
+        &late));
+    data[0] = me.rank + 1;
+    NCCL_OK(ncclGroupStart());
+    NCCL_OK(ncclAllReduce(&data[0], &data[0], 1, ncclInt, ncclSum, me.comm, me.stream));
+    NCCL_OK(ncclGroupStart());
+    NCCL_OK(ncclAllReduce(&data[1], &data[1], 1, ncclInt, ncclSum, me.comm, other));
+    NCCL_OK(ncclGroupEnd());
+    EXPECT_EQ(me.rank + 1, data[0]);  // nothing starts before the outermost end
+    NCCL_OK(ncclGroupEnd());
+    CUDA_OK(cudaMemcpyAsync(&data[2], &data[1], sizeof(int), cudaMemcpyDeviceToDevice, me.stream));
+    CUDA_OK(cudaMemcpyAsync(&data[3], &data[0], sizeof(int), cudaMemcpyDeviceToDevice, other));
+    me.sync();
+    CUDA_OK(cudaStreamSynchronize(other));
+    EXPECT_EQ(21, data[2]);
+    EXPECT_EQ(3, data[3]);
+    CUDA_OK(cudaStreamDestroy(other));
+  });
+}
+
+TEST_P(Groups, FailAsAWhole) {
+  run_job(GetParam(), 2, [](Rank& me) {
+    DeviceBuffer<int> data(1);
+    data[0] = 1;
+    NCCL_OK(ncclGroupStart());
+    NCCL_OK(ncclAllReduce(data.data, data.data, 1, ncclInt, ncclSum, me.comm, me.stream));
+    EXPECT_EQ(ncclInvalidArgument, ncclAllReduce(data.data, data.data, 1, ncclInt, ncclSum, nullptr, me.stream));
+    EXPECT_EQ(ncclInvalidArgument, ncclGroupEnd());
+    me.sync();
+    EXPECT_EQ(1, data[0]);  // the valid call was dropped too
+    NCCL_OK(ncclAllReduce(data.data, data.data, 1, ncclInt, ncclSum, me.comm, me.stream));
+    me.sync();
+    EXPECT_EQ(2, data[0]);
+    EXPECT_EQ(ncclInvalidUsage, ncclGroupEnd());
+    EXPECT_STREQ("ncclGroupEnd: not in a group call.", ncclGetLastError(nullptr));
+    NCCL_OK(ncclGroupStart());
+    NCCL_OK(ncclGroupEnd());
+  });
+}
+
+// Operations of one communicator keep their order whatever streams they are given.
+TEST_P(Groups, AreNotNeededForOrderAcrossStreams) {
+  run_job(GetParam(), 2, [](Rank& me) {
+    std::vector<cudaStream_t> streams(3);
+    for (cudaStream_t& s : streams) CUDA_OK(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking));
+    DeviceBuffer<int> data(300);
+    for (size_t i = 0; i < 300; ++i) data[i] = static_cast<int>(i);
+    for (size_t i = 0; i < 300; ++i)  // another stream on each rank, the same order
+      NCCL_OK(ncclAllReduce(&data[i], &data[i], 1, ncclInt, ncclSum, me.comm,
+                            streams[(i * static_cast<size_t>(me.rank + 1)) % 3]));
+    CUDA_OK(cudaDeviceSynchronize());
+    for (size_t i = 0; i < 300; ++i) ASSERT_EQ(static_cast<int>(2 * i), data[i]) << i;
+    for (const cudaStream_t s : streams) CUDA_OK(cudaStreamDestroy(s));
+  });
+}
+
+TEST_P(Groups, SplitByColorAndKey) {
+  run_job(GetParam(), 5, [](Rank& me) {
+    for (int round = 0; round < 3; ++round) {
+      const int color = me.rank == 4 ? NCCL_SPLIT_NOCOLOR : me.rank % 2;
+      ncclComm_t part = nullptr;
+      NCCL_OK(ncclCommSplit(me.comm, color, -me.rank, &part, nullptr));
+      if (color == NCCL_SPLIT_NOCOLOR) {
+        EXPECT_EQ(nullptr, part);
+        continue;
+      }
+      int rank = -1;
+      int size = -1;
+      NCCL_OK(ncclCommUserRank(part, &rank));
+      NCCL_OK(ncclCommCount(part, &size));
+      EXPECT_EQ(2, size);
+      EXPECT_EQ(me.rank < 2 ? 1 : 0, rank);  // the higher old rank has the smaller key
+      DeviceBuffer<int> data(1);
+      data[0] = me.rank;
+      NCCL_OK(ncclAllReduce(data.data, data.data, 1, ncclInt, ncclSum, part, me.stream));
+      me.sync();
+      EXPECT_EQ(color == 0 ? 2 : 4, data[0]);
+      NCCL_OK(ncclCommDestroy(part));
+    }
+  });
+}
+INSTANTIATE_TEST_SUITE_P(Ranks, Groups, ::testing::Values(As::processes, As::threads),
+                         [](const auto& each) { return std::string(name_of(each.param)); });
+
+// All ranks on one thread: everything in groups.
+TEST(OneThread, DrivesManyRanks) {
+  in_child([] {
+    constexpr int kRanks = 6;
+    ncclComm_t comms[kRanks];
+    const int devices[kRanks] = {5, 4, 3, 2, 1, 0};
+    NCCL_OK(ncclCommInitAll(comms, kRanks, devices));
+    std::vector<int*> data(kRanks);
+    for (int r = 0; r < kRanks; ++r) {
+      int device = -1;
+      int rank = -1;
+      NCCL_OK(ncclCommCuDevice(comms[r], &device));
+      NCCL_OK(ncclCommUserRank(comms[r], &rank));
+      EXPECT_EQ(devices[r], device);
+      EXPECT_EQ(r, rank);
+      CUDA_OK(cudaSetDevice(devices[r]));
+      CUDA_OK(cudaMalloc(&data[static_cast<size_t>(r)], 4 * 100000));
+      for (int i = 0; i < 100000; ++i) data[static_cast<size_t>(r)][i] = r + i;
+    }
+    NCCL_OK(ncclGroupStart());
+    for (int r = 0; r < kRanks; ++r)
+      NCCL_OK(ncclAllReduce(data[static_cast<size_t>(r)], data[static_cast<size_t>(r)], 100000, ncclInt, ncclSum, comms[r],
+                            nullptr));  // the null stream of the communicator's device
+    NCCL_OK(ncclGroupEnd());
+    for (int r = 0; r < kRanks; ++r) {
+      CUDA_OK(cudaSetDevice(devices[r]));
+      CUDA_OK(cudaDeviceSynchronize());
+      EXPECT_EQ(15 + 6 * 99999, data[static_cast<size_t>(r)][99999]);
+    }
+    ncclComm_t parts[kRanks];
+    NCCL_OK(ncclGroupStart());
+    for (int r = 0; r < kRanks; ++r) NCCL_OK(ncclCommSplit(comms[r], r / 3, r, &parts[r], nullptr));
+    NCCL_OK(ncclGroupEnd());
+    for (int r = 0; r < kRanks; ++r) {
+      int rank = -1;
+      NCCL_OK(ncclCommUserRank(parts[r], &rank));
+      EXPECT_EQ(r % 3, rank);
+      NCCL_OK(ncclCommDestroy(parts[r]));
+      NCCL_OK(ncclCommDestroy(comms[r]));
+    }
+    const int twice[2] = {1, 1};
+    EXPECT_EQ(ncclInvalidUsage, ncclCommInitAll(comms, 2, twice));
+    const int beyond[1] = {8};
+    EXPECT_EQ(ncclInvalidArgument, ncclCommInitAll(comms, 1, beyond));
+  });
+}
+
+TEST(Life, LeavesNoDescriptorThreadOrMappingBehind) {
+  const auto maps = [] {
+    int lines = 0;
+    if (std::FILE* file = std::fopen("/proc/self/maps", "r")) {
+      for (int c; (c = std::fgetc(file)) != EOF;) lines += c == '\n';
+      std::fclose(file);
+    }
+    return lines;
+  };
+  constexpr int kCycles = 100;
+  int channel[2];
+  ASSERT_EQ(0, pipe(channel));
+  run_ranks(As::processes, 2, [&](int rank) {
+    const auto cycle = [&] {
+      ncclUniqueId id;
+      if (rank == 0) {
+        NCCL_OK(ncclGetUniqueId(&id));
+        ASSERT_EQ(static_cast<ssize_t>(sizeof id), write(channel[1], &id, sizeof id));
+      } else {
+        ASSERT_EQ(static_cast<ssize_t>(sizeof id), read(channel[0], &id, sizeof id));
+      }
+      Rank me(rank, 2, id);
+      DeviceBuffer<float> data(20000);
+      NCCL_OK(ncclAllReduce(data.data, data.data, 20000, ncclFloat, ncclSum, me.comm, me.stream));
+      CUDA_OK(cudaLaunchHostFunc(me.stream, [](void*) {}, nullptr));
+      me.sync();
+      ncclComm_t part = nullptr;
+      NCCL_OK(ncclCommSplit(me.comm, 0, 0, &part, nullptr));
+      NCCL_OK(ncclCommDestroy(part));
+      me.close();
+    };
+    cycle();
+    std::this_thread::sleep_for(milliseconds(100));
+    const int descriptors = entries("/proc/self/fd");
+    const int mappings = maps();
+    for (int i = 0; i < kCycles; ++i) cycle();
+    std::this_thread::sleep_for(milliseconds(100));  // threads of destroyed streams end by themselves
+    EXPECT_EQ(descriptors, entries("/proc/self/fd"));
+    EXPECT_LE(entries("/proc/self/task"), 4 + 2);  // main, progress, perhaps a sanitizer's; "." and ".."
+    EXPECT_LE(maps(), mappings + 8);               // malloc may have grown
+  });
+}
+
+// Who makes an id need not be a rank; it drops what it no longer needs when it makes the next one.
+TEST(Life, LeavesAMakerOfIdsWithoutDescriptorsToo) {
+  ncclUniqueId id;
+  NCCL_OK(ncclGetUniqueId(&id));
+  const int before = entries("/proc/self/fd");
+  for (int i = 0; i < 5; ++i) {
+    run_ranks(As::processes, 1, [&](int rank) { Rank(rank, 1, id).close(); });
+    NCCL_OK(ncclGetUniqueId(&id));
+  }
+  EXPECT_EQ(before, entries("/proc/self/fd"));
+}
+
+TEST(Life, OfManyCommunicatorsAtOnce) {
+  constexpr int kComms = 20;
+  std::vector<ncclUniqueId> ids(kComms);
+  for (ncclUniqueId& id : ids) NCCL_OK(ncclGetUniqueId(&id));
+  run_ranks(As::processes, 3, [&](int rank) {
+    CUDA_OK(cudaSetDevice(rank));
+    std::vector<ncclComm_t> comms(kComms);
+    NCCL_OK(ncclGroupStart());
+    for (int c = 0; c < kComms; ++c) NCCL_OK(ncclCommInitRank(&comms[static_cast<size_t>(c)], 3, ids[static_cast<size_t>(c)], rank));
+    NCCL_OK(ncclGroupEnd());
+    cudaStream_t stream = nullptr;
+    CUDA_OK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    DeviceBuffer<int> data(kComms);
+    for (int c = 0; c < kComms; ++c) data[static_cast<size_t>(c)] = c;
+    NCCL_OK(ncclGroupStart());
+    for (int c = 0; c < kComms; ++c)
+      NCCL_OK(ncclAllReduce(&data[static_cast<size_t>(c)], &data[static_cast<size_t>(c)], 1, ncclInt, ncclSum,
+                            comms[static_cast<size_t>(c)], stream));
+    NCCL_OK(ncclGroupEnd());
+    CUDA_OK(cudaStreamSynchronize(stream));
+    for (int c = 0; c < kComms; ++c) {
+      EXPECT_EQ(3 * c, data[static_cast<size_t>(c)]);
+      NCCL_OK(ncclCommDestroy(comms[static_cast<size_t>(c)]));
+    }
+  });
+}
+
+TEST(Life, EndsByFinalizeAndDestroy) {
+  run_job(As::threads, 2, [](Rank& me) {
+    DeviceBuffer<int> data(1);
+    data[0] = 4;
+    NCCL_OK(ncclAllReduce(data.data, data.data, 1, ncclInt, ncclSum, me.comm, me.stream));
+    NCCL_OK(ncclCommFinalize(me.comm));
+    EXPECT_EQ(8, data[0]);  // it waits for what is in flight
+    EXPECT_EQ(ncclInvalidArgument, ncclCommFinalize(me.comm));
+    EXPECT_EQ(ncclInvalidArgument, ncclAllReduce(data.data, data.data, 1, ncclInt, ncclSum, me.comm, me.stream));
+    EXPECT_EQ(ncclSuccess, ncclCommDestroy(nullptr));
+    EXPECT_EQ(ncclSuccess, ncclCommAbort(nullptr));
+    ncclResult_t error = ncclInternalError;
+    NCCL_OK(ncclCommGetAsyncError(me.comm, &error));
+    EXPECT_EQ(ncclSuccess, error);
+  });
+}
+
+TEST(Life, GoesOnInAChildForkedBeforeAndFailsClearlyInOneForkedAfter) {
+  in_child([] {
+    void* data = nullptr;
+    CUDA_OK(cudaMalloc(&data, 64));
+    std::vector<Child> child;
+    child.emplace_back([&] {
+      void* mine = nullptr;
+      EXPECT_EQ(cudaErrorInitializationError, cudaMalloc(&mine, 64));
+      EXPECT_EQ(cudaErrorInitializationError, cudaGetLastError());
+      EXPECT_EQ(cudaErrorInitializationError, cudaStreamSynchronize(nullptr));
+      EXPECT_EQ(cudaErrorInitializationError, cudaDeviceSynchronize());
+      ncclUniqueId id;
+      NCCL_OK(ncclGetUniqueId(&id));
+      ncclComm_t comm = nullptr;
+      EXPECT_EQ(ncclUnhandledCudaError, ncclCommInitRank(&comm, 1, id, 0));
+      EXPECT_NE(nullptr, std::strstr(ncclGetLastError(nullptr), "forked")) << ncclGetLastError(nullptr);
+    });
+    expect_all_end_well(child);
+  });
+}
+
+// exit() with every thread of the runtime still there, and work in flight.
+TEST(Life, ExitsWithWorkInFlight) {
+  ncclUniqueId id;
+  NCCL_OK(ncclGetUniqueId(&id));
+  std::vector<Child> ranks;
+  for (int rank = 0; rank < 2; ++rank)
+    ranks.emplace_back([&, rank] {
+      Rank me(rank, 2, id);
+      DeviceBuffer<int> data(50000);
+      CUDA_OK(cudaLaunchHostFunc(me.stream, [](void*) {}, nullptr));
+      if (rank == 0) {
+        NCCL_OK(ncclAllReduce(data.data, data.data, 50000, ncclInt, ncclSum, me.comm, me.stream));
+        std::thread([&me] { cudaStreamSynchronize(me.stream); }).detach();
+        std::this_thread::sleep_for(milliseconds(50));
+      }
+      exit(::testing::Test::HasFailure() ? 1 : 0);
+    });
+  expect_all_end_well(ranks, milliseconds(10000));
+}
+
+TEST(Life, OfSixtyFourThreadsAsRanks) {
+  setenv("LOCKSTEP_HOST_DEVICES", "64", 1);
+  run_job(As::threads, 64, [](Rank& me) {
+    DeviceBuffer<int> data(2000);
+    for (int round = 0; round < 3; ++round) {
+      for (size_t i = 0; i < data.count; ++i) data[i] = me.rank;
+      NCCL_OK(ncclAllReduce(data.data, data.data, round == 0 ? 10 : 2000, ncclInt, ncclSum, me.comm, me.stream));
+      me.sync();
+      EXPECT_EQ(2016, data[9]);
+    }
+  });
+  unsetenv("LOCKSTEP_HOST_DEVICES");
+}
+
+}  // namespace
+}  // namespace lockstep::test
