@@ -262,7 +262,7 @@ class Rank {
       case Verb::abort:
         std::abort();
       case Verb::segv:
-        return read_nowhere();
+        return write_nowhere();
       case Verb::kill:
         kill(getpid(), SIGKILL);
         return;
@@ -271,8 +271,8 @@ class Rank {
     }
   }
 
-  static void read_nowhere() {
-    int* volatile nowhere = nullptr;
+  static void write_nowhere() {
+    volatile int* volatile nowhere = nullptr;  // volatile, or the compiler leaves the store out
     *nowhere = 1;
   }
 
