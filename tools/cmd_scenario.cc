@@ -139,6 +139,9 @@ int run_scenarios(const ScenarioOptions& options) {
   for (const std::string& file : options.files) {
     Result<Scenario> s = scenario::load_scenario(file);
     if (!s) return complain(s.error());
+    bool threads = options.ranks_as.empty() ? s->threads : options.ranks_as == "threads";
+    if (threads && !s->untraced.empty())
+      return complain(file + ": untraced ranks need processes of their own, so they cannot be threads");
     scenarios.push_back(std::move(*s));
   }
   Result<ScenarioPrograms> programs = find_scenario_programs();

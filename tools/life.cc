@@ -56,7 +56,7 @@ Life life_of(const Process& process) {
   } else if (file.exit_kind == trace::ExitKind::exit) {
     set_end(life, file.exit_code ? End::status : End::clean, file.exit_code, told);
   } else if (file.supervisor == SupervisorState::gone) {
-    set_end(life, End::vanished, 0, file.supervisor_time);
+    set_end(life, End::vanished, 0, file.supervisor_code == kEndTimeUnknown ? Time{} : file.supervisor_time);
   } else if (process.liveness == Liveness::dead) {
     set_end(life, End::vanished, 0, {});
   }
@@ -113,7 +113,7 @@ std::string end_in_words(const Life& life) {
     case End::status: return fmt::format("ended with exit status {}", life.code);
     case End::signal: return fmt::format("was ended by signal {} ({})", life.code, signal_name(life.code));
     case End::vanished:
-      return life.guessed ? "fell silent while the others went on" : "is gone without a word (SIGKILL, out of memory, or its node)";
+      return life.guessed ? "fell silent while the others went on" : "is gone without a word: killed (SIGKILL, out of memory), or its node";
   }
   return "";
 }

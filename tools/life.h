@@ -15,6 +15,9 @@
 
 namespace lockstep {
 
+// The code of a `gone` supervisor record when the process had ended before it was first looked at.
+inline constexpr int kEndTimeUnknown = -1;
+
 enum class End {
   none,      // alive, or nothing says otherwise
   clean,     // exit status 0

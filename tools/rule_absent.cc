@@ -157,12 +157,13 @@ std::vector<size_t> free_absents(const Graph& graph, size_t wait) {
   return free;
 }
 
-// On a communicator whose calls differed nearly everything follows from that; but a living rank that is seen to sit
+// On a communicator whose calls differed nearly everything follows from that; but a rank that is alive and seen to sit
 // outside NCCL has also stayed away from this call.
 std::vector<size_t> went_elsewhere(const Graph& graph, size_t wait) {
   std::vector<size_t> ranks;
   for (const size_t rank : graph.waits[wait].absent)
-    if (graph.evidence.life(rank).end == End::none && where_it_sits(graph.evidence, rank) == Sits::elsewhere)
+    if (departure_of(graph.evidence, graph.waits[wait], rank).kind == Kind::missing_call &&
+        where_it_sits(graph.evidence, rank) == Sits::elsewhere)
       ranks.push_back(rank);
   return ranks;
 }
@@ -345,6 +346,18 @@ void merge_same_culprits(std::vector<Finding>& findings) {
   findings = std::move(merged);
 }
 
+// After calls that differ all ranks may have made equally many, and still none gets further.
+void note_stuck_ranks(const Evidence& evidence, Finding& mismatch) {
+  if (mismatch.hangs || !mismatch.comm) return;
+  for (const Member& member : evidence.table.comms[*mismatch.comm].members) {
+    if (member.launched <= *mismatch.seq || !is_stuck(evidence, member.rank)) continue;
+    const int64_t quiet = evidence.life(member.rank).seen.mono_ns - member.file->last_call.mono_ns;
+    mismatch.hangs = true;
+    mismatch.stuck_seq = std::max(mismatch.stuck_seq.value_or(0), member.launched - 1);
+    mismatch.pending_ns = std::max(mismatch.pending_ns, quiet);
+  }
+}
+
 Finding blame_cycle(const Graph& graph, size_t start) {
   const Evidence& evidence = graph.evidence;
   Finding finding = blank_finding(evidence, graph.waits[start]);
@@ -410,6 +423,7 @@ std::vector<Finding> blame_waits(const Evidence& evidence, const std::vector<Wai
       add_unique(in_cycle, waits[i].waiting, {});
     }
   }
+  for (Finding& mismatch : mismatches) note_stuck_ranks(evidence, mismatch);
   std::vector<Finding> findings;
   for (const auto& [root, of] : consequences) {
     const Wait& wait = waits[root];

@@ -21,7 +21,7 @@ bool is_bad(const Life& life) { return life.end != End::none && life.end != End:
 bool is_crash(const Life& life) { return life.end == End::signal && !is_request_to_stop(life.code) && life.code != 6 /* SIGABRT */; }
 
 bool had_waited(const Evidence& evidence, const std::vector<Wait>& waits, size_t rank) {
-  return std::any_of(waits.begin(), waits.end(), [&](const Wait& wait) {
+  return is_stuck(evidence, rank) || std::any_of(waits.begin(), waits.end(), [&](const Wait& wait) {
     return wait.age_ns >= evidence.threshold_ns && std::find(wait.waiting.begin(), wait.waiting.end(), rank) != wait.waiting.end();
   });
 }

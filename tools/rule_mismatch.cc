@@ -128,7 +128,7 @@ void name_the_odd(const Evidence& evidence, const Comm& comm, const std::vector<
   const size_t silent = members - std::min(members, most + odd);
   if (next + silent >= most) doubt(finding, Confidence::likely, fmt::format("{} of {} ranks have no call on record there", silent, members));
   if (most <= odd) doubt(finding, Confidence::likely, "the largest group of equal calls is not a majority");
-  finding.detail = finding.culprits.size() == 1
+  finding.detail = finding.culprits.size() == 1 && finding.kind == Kind::op_mismatch
                        ? shift_in_words(*votes[1].members[0], *votes[0].members[0], *finding.seq)
                        : std::string();
 }

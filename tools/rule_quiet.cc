@@ -59,8 +59,7 @@ std::optional<Finding> stalled(const Evidence& evidence) {
   for (size_t rank = 0; rank < evidence.run.ranks.size(); rank++) {
     if (evidence.life(rank).end == End::clean) continue;
     const Call* call = stuck_call(evidence, rank);
-    const bool in_sync = quiet_for(evidence, rank) >= evidence.threshold_ns && where_it_sits(evidence, rank) == Sits::waiting;
-    if (!call && !in_sync) continue;
+    if (!call && !is_stuck(evidence, rank)) continue;
     finding.victims.push_back(rank);
     finding.pending_ns = std::max(finding.pending_ns, quiet_for(evidence, rank));
     if (call && !stuck) stuck = call;

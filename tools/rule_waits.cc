@@ -285,4 +285,9 @@ Sits where_it_sits(const Evidence& evidence, size_t rank) {
   return any_named ? Sits::elsewhere : Sits::unknown;
 }
 
+bool is_stuck(const Evidence& evidence, size_t rank) {
+  const int64_t quiet = evidence.life(rank).seen.mono_ns - evidence.file(rank).last_call.mono_ns;
+  return quiet >= evidence.threshold_ns && where_it_sits(evidence, rank) == Sits::waiting;
+}
+
 }  // namespace lockstep

@@ -60,6 +60,9 @@ int64_t waited(const Evidence& evidence, const Member& member, uint64_t seq, tra
 enum class Sits { waiting, elsewhere, unknown };
 Sits where_it_sits(const Evidence& evidence, size_t rank);
 
+// In such a wait, or inside an NCCL call, and without any call for the full threshold.
+bool is_stuck(const Evidence& evidence, size_t rank);
+
 // --- rule_absent.cc ---
 // Who is to blame for the waits that are old enough, or whose absent ranks can never come; root causes only.
 // `explained` are communicators whose mismatch already accounts for what happens on them.

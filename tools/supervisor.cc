@@ -48,6 +48,7 @@ sigset_t forwarded_signals() {
   std::vector<char*> argv;
   for (const std::string& word : launch.command) argv.push_back(const_cast<char*>(word.c_str()));
   argv.push_back(nullptr);
+  signal(SIGPIPE, SIG_DFL);
   sigprocmask(SIG_SETMASK, &old_mask, nullptr);
   execv(launch.program.c_str(), argv.data());
   const int error = errno;
@@ -87,6 +88,14 @@ std::string read_request(const std::string& folder) {
   return text.str();
 }
 
+// A request reads "lockstep-snapshot <round> <time> <r or q> <words>".
+char reason_of(const std::string& request) {
+  std::istringstream words(request);
+  std::string word;
+  for (int i = 0; i < 4; i++) words >> word;
+  return word == "q" ? 'q' : 'r';
+}
+
 class Supervisor {
  public:
   Supervisor(const Launch& launch, const RunOptions& options, pid_t child, int signals)
@@ -112,7 +121,7 @@ class Supervisor {
 
  private:
   void wait_for_something() {
-    std::vector<struct pollfd> fds{{signals_, POLLIN, 0}, {child_fd_, POLLIN, 0}};
+    std::vector<struct pollfd> fds{{signals_, POLLIN, 0}, {child_fd_, POLLIN, 0}, {traces_.new_file_descriptor(), POLLIN, 0}};
     for (const int fd : traces_.end_descriptors()) fds.push_back({fd, POLLIN, 0});
     if (verdict_.is_running()) fds.push_back({verdict_.descriptor(), POLLIN, 0});
     auto until = next_beat_;
@@ -120,6 +129,7 @@ class Supervisor {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now()).count();
     poll(fds.data(), fds.size(), static_cast<int>(std::max<int64_t>(left, 0)));
     if (fds[0].revents & POLLIN) forward_signal();
+    if (fds[2].revents & POLLIN) traces_.scan();
   }
 
   // What the terminal sends reaches the program by itself; what a process sent to us is meant for it.
@@ -144,7 +154,7 @@ class Supervisor {
     const std::string request = read_request(launch_.folder);
     if (request.empty() || request == answered_) return;
     answered_ = request;
-    traces_.take_snapshots('r');
+    traces_.take_snapshots(reason_of(request));
     if (claim_verdict(launch_.folder, request))
       verdict_due_ = Clock::now() + (traces_.others_alive() ? kGraceShared : kGraceAlone);
   }
@@ -206,6 +216,7 @@ int supervise(const Launch& launch, const RunOptions& options) {
   sigset_t old_mask;
   sigprocmask(SIG_BLOCK, &ours, &old_mask);
   const int signals = signalfd(-1, &ours, SFD_CLOEXEC | SFD_NONBLOCK);
+  signal(SIGPIPE, SIG_IGN);  // whoever reads our messages may leave; the job is still to be looked after
   // Orphans of the job come to us instead of to init, so that all of them can be ended.
   if (options.kill_on_hang) prctl(PR_SET_CHILD_SUBREAPER, 1);
   const Started started = start(launch, old_mask);

@@ -3,6 +3,7 @@
 
 #include <poll.h>
 #include <string.h>
+#include <sys/inotify.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -11,6 +12,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "tools/life.h"
 #include "tools/processes.h"
 #include "tools/snapshot.h"
 
@@ -46,14 +48,20 @@ bool is_readable_now(int fd) {
 
 }  // namespace
 
-WatchedTraces::WatchedTraces(std::string folder, pid_t supervisor) : folder_(std::move(folder)), supervisor_(supervisor) {}
+WatchedTraces::WatchedTraces(std::string folder, pid_t supervisor)
+    : folder_(std::move(folder)), supervisor_(supervisor), inotify_(inotify_init1(IN_CLOEXEC | IN_NONBLOCK)) {
+  inotify_add_watch(inotify_, folder_.c_str(), IN_MOVED_TO);  // on folders that cannot be watched the beat finds them
+}
 
 WatchedTraces::~WatchedTraces() {
+  if (inotify_ >= 0) close(inotify_);
   for (auto& [path, watched] : watched_)
     if (watched.pidfd >= 0) close(watched.pidfd);
 }
 
 void WatchedTraces::scan() {
+  char events[4096];
+  while (read(inotify_, events, sizeof events) > 0) continue;
   std::error_code failed;
   for (fs::directory_iterator at(folder_, failed), end; !failed && at != end; at.increment(failed)) {
     const std::string path = at->path().string();
@@ -97,7 +105,8 @@ void WatchedTraces::end(Watched& watched, trace::SupervisorState how, int code, 
 void WatchedTraces::note_ends(pid_t child) {
   for (auto& [path, watched] : watched_) {
     if (watched.ended || watched.pid == child) continue;
-    if (watched.pidfd < 0 || is_readable_now(watched.pidfd)) end(watched, trace::SupervisorState::gone, 0, 0);
+    if (watched.pidfd < 0) end(watched, trace::SupervisorState::gone, kEndTimeUnknown, 0);
+    if (watched.pidfd >= 0 && is_readable_now(watched.pidfd)) end(watched, trace::SupervisorState::gone, 0, 0);
   }
 }
 

@@ -27,6 +27,8 @@ class WatchedTraces {
 
   // Attaches to traces that name this supervisor and have appeared since.
   void scan();
+  // Readable when a file has appeared: a process must be known before it ends, or the time of its end is lost.
+  int new_file_descriptor() const { return inotify_; }
 
   // Descriptors that become readable when a watched process ends.
   std::vector<int> end_descriptors() const;
@@ -54,6 +56,7 @@ class WatchedTraces {
 
   std::string folder_;
   pid_t supervisor_;
+  int inotify_;
   std::map<std::string, Watched> watched_;
   std::set<std::string> foreign_;
   Symbolizer symbolizer_;
