@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: MIT
+//
+// What a hooked call costs, against a floor measured beside it in the same run.
+//
+// The floor is what any tracer must pay that has a time, a stack and a record which outlives the process: one
+// clock_gettime, one store of 128 bytes into a mapped file, one warm unw_backtrace at the same depth. Calls and floors
+// alternate, so that a slow moment of the machine hits both. The libnccl underneath returns at once.
+//
+// A training loop reaches the same call along many paths, so 64 paths of about 20 frames are taken in turn. They differ
+// only far from the call: a tracer that looked at the top of the stack alone would be fast here and wrong. After the run
+// the trace is read and every stack is compared with the one that glibc's own unwinder saw on that path.
+
+#include <dlfcn.h>
+#include <execinfo.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <set>
+#include <string>
+
+#include "interpose/abi/nccl.h"
+#include "interpose/shim/clock.h"
+#include "interpose/trace/reader.h"
+#include "tests/bench/figures.h"
+
+namespace {
+
+using namespace lockstep;
+
+constexpr uint64_t kPaths = 64;
+constexpr int kLevels = 16;             // frames between the loop and the call
+constexpr uint64_t kCalls = 200000;     // times two records of 128 bytes: within the ring of 64 MiB
+constexpr uint64_t kWarmUp = 20000;
+constexpr uint64_t kFirstCount = 1u << 20;  // counts tell the path; the fake gives small ones a meaning
+
+enum class What { timer, bare, floor, hooked, expect };
+
+struct Bench {
+  ncclComm_t comm = nullptr;
+  ncclResult_t (*bare)(const void*, void*, size_t, ncclDataType_t, ncclRedOp_t, ncclComm_t, cudaStream_t) = nullptr;
+  int (*unw_backtrace)(void**, int) = nullptr;
+  char* ring = nullptr;
+  uint64_t ring_records = 0, next = 0;
+  std::vector<std::vector<void*>> expected{kPaths};
+  double ticks_per_ns = 1;
+} bench;
+
+inline uint64_t ticks() {
+#if defined(__x86_64__)
+  unsigned aux;
+  _mm_lfence();
+  const uint64_t now = __rdtscp(&aux);
+  _mm_lfence();
+  return now;
+#else
+  return static_cast<uint64_t>(shim::nanoseconds(CLOCK_MONOTONIC));
+#endif
+}
+
+struct alignas(64) Plain {
+  uint64_t words[16];
+};
+
+inline void pay_floor(uint64_t path) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  void* frames[64];
+  const int depth = bench.unw_backtrace(frames, 64);
+  const uint64_t n = bench.next++;
+  auto* to = reinterpret_cast<Plain*>(bench.ring) + n % bench.ring_records;
+  Plain record = {};
+  record.words[0] = n;
+  record.words[1] = static_cast<uint64_t>(now.tv_sec) * 1000000000u + static_cast<uint64_t>(now.tv_nsec);
+  record.words[2] = path;
+  record.words[3] = static_cast<uint64_t>(depth);
+  record.words[4] = reinterpret_cast<uint64_t>(frames[0]);
+  *to = record;
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+}
+
+// The one place all calls are made from.
+__attribute__((noinline)) uint64_t leaf(uint64_t path, What what) {
+  char buffer[8];
+  const size_t count = kFirstCount + path;
+  uint64_t before = ticks(), after = before;
+  switch (what) {
+    case What::timer: after = ticks(); break;
+    case What::bare:
+      bench.bare(buffer, buffer, count, ncclFloat32, ncclSum, bench.comm, nullptr);
+      after = ticks();
+      break;
+    case What::floor:
+      pay_floor(path);
+      after = ticks();
+      break;
+    case What::hooked:
+      ncclAllReduce(buffer, buffer, count, ncclFloat32, ncclSum, bench.comm, nullptr);
+      after = ticks();
+      break;
+    case What::expect: {
+      std::vector<void*>& frames = bench.expected[path];
+      frames.resize(64);
+      frames.resize(static_cast<size_t>(backtrace(frames.data(), 64)));
+      break;
+    }
+  }
+  return after - before;
+}
+
+// A way down chosen by the path's bits, at the far end first. Two functions a level, so that addresses tell them apart.
+template <int level, int side>
+__attribute__((noinline)) uint64_t down(uint64_t path, What what) {
+  uint64_t result;
+  if constexpr (level == 0)
+    result = leaf(path, what);
+  else if constexpr (level >= kLevels - 6)
+    result = path >> (level - (kLevels - 6)) & 1 ? down<level - 1, 1>(path, what) : down<level - 1, 0>(path, what);
+  else
+    result = down<level - 1, 0>(path, what);
+  asm volatile("" : "+r"(result));  // no tail call, and no merging of the two sides
+  return result + side;
+}
+
+double nanoseconds_of(uint64_t path, What what) {
+  return static_cast<double>(down<kLevels - 1, 0>(path, what)) / bench.ticks_per_ns;
+}
+
+void measure_ticks() {
+  const int64_t start = shim::nanoseconds(CLOCK_MONOTONIC);
+  const uint64_t first = ticks();
+  usleep(50000);
+  bench.ticks_per_ns = static_cast<double>(ticks() - first) / static_cast<double>(shim::nanoseconds(CLOCK_MONOTONIC) - start);
+}
+
+void prepare(const std::string& folder) {
+  void* unwind = dlopen("libunwind.so.8", RTLD_NOW | RTLD_LOCAL);
+  if (unwind) bench.unw_backtrace = reinterpret_cast<int (*)(void**, int)>(dlsym(unwind, "unw_backtrace"));
+  void* nccl = dlopen("libnccl.so.2", RTLD_NOW | RTLD_NOLOAD);
+  if (nccl) bench.bare = reinterpret_cast<decltype(bench.bare)>(dlsym(nccl, "ncclAllReduce"));
+  if (!bench.unw_backtrace || !bench.bare || !dlsym(RTLD_DEFAULT, "lockstep_mark_v1")) {
+    std::fprintf(stderr, "bench_shim: libunwind, libnccl or the shim is not in this process\n");
+    std::exit(2);
+  }
+  constexpr size_t kBytes = 64u << 20;
+  const int fd = open((folder + "/floor").c_str(), O_RDWR | O_CREAT, 0600);
+  if (fd < 0 || posix_fallocate(fd, 0, kBytes) != 0) std::exit(2);
+  bench.ring = static_cast<char*>(mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0));
+  if (bench.ring == MAP_FAILED) std::exit(2);
+  bench.ring_records = kBytes / sizeof(Plain);
+  ncclUniqueId id;
+  ncclGetUniqueId(&id);
+  ncclCommInitRank(&bench.comm, 1, id, 0);
+  measure_ticks();
+}
+
+struct Samples {
+  std::vector<double> timer, bare, floor, hooked;
+};
+
+Samples measure() {
+  Samples samples;
+  for (uint64_t path = 0; path < kPaths; path++) down<kLevels - 1, 0>(path, What::expect);
+  for (uint64_t i = 0; i < kCalls; i++) {
+    const uint64_t path = (i * 37 + i / kPaths) % kPaths;
+    const double timer = nanoseconds_of(path, What::timer), bare = nanoseconds_of(path, What::bare);
+    const double floor = nanoseconds_of(path, What::floor), hooked = nanoseconds_of(path, What::hooked);
+    if (i < kWarmUp) continue;
+    samples.timer.push_back(timer);
+    samples.bare.push_back(bare);
+    samples.floor.push_back(floor);
+    samples.hooked.push_back(hooked);
+  }
+  return samples;
+}
+
+// The frames between leaf, which returns to several places, one for each kind of call, and the loop, which does too.
+bool same_path(const std::vector<uint64_t>& recorded, const std::vector<void*>& expected) {
+  if (recorded.size() <= kLevels || expected.size() <= kLevels || recorded.size() != expected.size()) return false;
+  for (size_t i = 1; i <= kLevels; i++)
+    if (recorded[i] != reinterpret_cast<uint64_t>(expected[i])) return false;
+  return true;
+}
+
+// Wrong stacks of all calls in the trace; also checks that no call is missing.
+uint64_t wrong_stacks(const std::string& folder, double& depth) {
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    if (entry.path().extension() != trace::kFileSuffix) continue;
+    const Result<trace::TraceFile> file = trace::read_trace(entry.path());
+    if (!file) return kCalls;
+    uint64_t right = 0;
+    std::set<trace::StackRef> distinct;
+    for (const trace::Call& call : file->calls) {
+      if (call.count < kFirstCount || call.count >= kFirstCount + kPaths) continue;
+      const std::vector<uint64_t> stack = file->stack(call.stack);
+      depth = static_cast<double>(stack.size());
+      distinct.insert(call.stack);
+      right += same_path(stack, bench.expected[call.count - kFirstCount]);
+    }
+    if (distinct.size() != kPaths) return kCalls;
+    return kCalls - right;
+  }
+  return kCalls;
+}
+
+int report(const Samples& samples, const std::string& folder) {
+  bench::Figures figures;
+  const auto p50 = [](const std::vector<double>& values) { return lockstep::bench::quantile(values, 0.5); };
+  const double timer = p50(samples.timer);
+  const double floor = p50(samples.floor) - timer, hooked = p50(samples.hooked) - timer, bare = p50(samples.bare) - timer;
+  double depth = 0;
+  const uint64_t wrong = wrong_stacks(folder, depth);
+  std::vector<double> added = samples.hooked;
+  for (double& value : added) value -= bare + timer;
+  figures.tell("shim.frames", depth, "");
+  figures.tell("shim.floor.p50", floor, "ns");
+  figures.tell("shim.call.p50", hooked, "ns");
+  figures.tell("shim.call.without_shim.p50", bare, "ns");
+  figures.at_most("shim.call_over_floor.p50", hooked / floor, 2.0, "x");
+  figures.at_most("shim.added.p99_9", lockstep::bench::quantile(added, 0.999), 5000, "ns");
+  figures.at_most("shim.wrong_stacks_of_200000", static_cast<double>(wrong), 0, "");
+  return figures.exit_status();
+}
+
+// The measuring process has the shim from its first instruction, so this one starts it.
+int start_traced(char* self) {
+  char folder[] = "/tmp/lockstep-bench-XXXXXX";
+  if (!mkdtemp(folder)) return 2;
+  const pid_t child = fork();
+  if (child == 0) {
+    setenv("LD_PRELOAD", SHIM_LIBRARY, 1);
+    setenv("LOCKSTEP_DIR", folder, 1);
+    setenv("LOCKSTEP_BENCH_FOLDER", folder, 1);
+    for (const char* name : {"LOCKSTEP", "LOCKSTEP_STACKS", "LOCKSTEP_RING_MB"}) unsetenv(name);
+    execl("/proc/self/exe", self, static_cast<char*>(nullptr));
+    _exit(2);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  std::filesystem::remove_all(folder);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 2;
+}
+
+}  // namespace
+
+int main(int, char** argv) {
+  const char* folder = getenv("LOCKSTEP_BENCH_FOLDER");
+  if (!folder) return start_traced(argv[0]);
+  prepare(folder);
+  return report(measure(), folder);
+}
