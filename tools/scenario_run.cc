@@ -34,15 +34,16 @@ std::string read_file(const fs::path& path) {
   return text.str();
 }
 
-// Starts a program with its output in files. Returns its pid, or -1.
-pid_t start(const std::vector<std::string>& command, const fs::path& out, const fs::path& err) {
+// Starts a program with its output in files. Returns its pid, or -1. When we die, it gets the signal: SIGTERM for
+// `lockstep run`, which passes it on to the job and so takes it along.
+pid_t start(int death_signal, const std::vector<std::string>& command, const fs::path& out, const fs::path& err) {
   std::vector<char*> argv;
   for (const std::string& a : command) argv.push_back(const_cast<char*>(a.c_str()));
   argv.push_back(nullptr);
   pid_t parent = getpid();
   pid_t pid = fork();
   if (pid != 0) return pid;
-  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  prctl(PR_SET_PDEATHSIG, death_signal);
   if (getppid() != parent) _exit(127);
   int to_out = open(out.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0644);
   int to_err = open(err.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0644);
@@ -156,7 +157,7 @@ Result<ScenarioRun> run_scenario(const ScenarioPrograms& programs, const scenari
 
   Clock::time_point begin = Clock::now();
   auto allowed = std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(s.deadline));
-  pid_t pid = start(run_command(programs, s, variant, ranks_as, traces), log, log);
+  pid_t pid = start(SIGTERM, run_command(programs, s, variant, ranks_as, traces), log, log);
   if (pid < 0) return Error{programs.lockstep + ": cannot start it: " + std::strerror(errno)};
   Ended job = wait_until(pid, begin + allowed);
   run.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
@@ -165,7 +166,7 @@ Result<ScenarioRun> run_scenario(const ScenarioPrograms& programs, const scenari
   run.left_behind = end_leftovers();
   run.log = read_file(log);
 
-  pid = start({programs.lockstep, "diagnose", traces, "--json"}, json, base / "diagnose.log");
+  pid = start(SIGKILL, {programs.lockstep, "diagnose", traces, "--json"}, json, base / "diagnose.log");
   if (pid < 0) return Error{programs.lockstep + ": cannot start it: " + std::strerror(errno)};
   run.diagnose_status = wait_until(pid, Clock::now() + 30s).status;
   run.diagnosis = read_file(json);
