@@ -32,10 +32,12 @@ bool is_named(const std::vector<Finding>& found, size_t rank) {
   });
 }
 
-// All ranks ended alike with the same status: nobody stands out.
+// All ranks ended alike, by the same crash or with the same status: nobody stands out. Kills are another matter: there
+// the first one is the out-of-memory killer's, and the rest the launcher's.
 bool all_alike(const Evidence& evidence, const std::vector<size_t>& dead) {
   const Life& first = evidence.life(dead.front());
-  return dead.size() > 1 && dead.size() == evidence.run.ranks.size() &&
+  const bool killed = first.end == End::vanished || (first.end == End::signal && is_request_to_stop(first.code));
+  return !killed && dead.size() > 1 && dead.size() == evidence.run.ranks.size() &&
          std::all_of(dead.begin(), dead.end(), [&](size_t rank) {
            return evidence.life(rank).end == first.end && evidence.life(rank).code == first.code;
          });
