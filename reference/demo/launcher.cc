@@ -16,6 +16,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -51,15 +52,16 @@ bool receive_message(int fd, Message& message) {
   return n == sizeof message;
 }
 
-// ---- a rank's side: without its launcher a rank is at an end
+// ---- a rank's side: without its launcher a rank is at its end, quietly, since whoever ended the launcher meant the
+// job
 
 void tell_launcher(int fd, const Message& message) {
-  if (!send_message(fd, message)) fail("cannot reach the launcher");
+  if (!send_message(fd, message)) std::exit(1);
 }
 
 Message hear_launcher(int fd) {
   Message message;
-  if (!receive_message(fd, message)) fail("cannot hear the launcher");
+  if (!receive_message(fd, message)) std::exit(1);
   return message;
 }
 
@@ -79,7 +81,7 @@ struct Rank {
   setenv("LOCAL_RANK", std::to_string(rank).c_str(), 1);
   setenv("WORLD_SIZE", std::to_string(ranks).c_str(), 1);
   setenv(kLinkVariable, std::to_string(fd).c_str(), 1);
-  execv("/proc/self/exe", argv);
+  execv(std::filesystem::read_symlink("/proc/self/exe").c_str(), argv);  // by its name, which ps then shows
   fail("cannot start a rank");
 }
 
@@ -133,7 +135,7 @@ std::vector<pollfd> poll_list(const std::vector<Rank>& ranks) {
 void Link::publish_id(const IdBytes& id) const { tell_launcher(fd_, {Message::id, 0, id}); }
 IdBytes Link::receive_id() const { return hear_launcher(fd_).bytes; }
 void Link::arrive(int steps) const { tell_launcher(fd_, {Message::epoch_over, steps, {}}); }
-void Link::wait_for_all() const { hear_launcher(fd_); }
+void Link::all_arrived() const { hear_launcher(fd_); }
 
 std::optional<RankPlace> find_launcher() {
   const char* fd = std::getenv(kLinkVariable);

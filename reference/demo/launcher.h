@@ -18,15 +18,15 @@ namespace demo {
 
 using IdBytes = std::array<char, 128>;
 
-// A rank's end. All calls block until the launcher has answered, and end the process when there is no launcher any
-// more.
+// A rank's end. A rank whose launcher is gone ends in the next of these calls.
 class Link {
  public:
   explicit Link(int fd) : fd_(fd) {}
+  int fd() const { return fd_; }             // readable when the launcher has said something
   void publish_id(const IdBytes& id) const;  // rank 0
   IdBytes receive_id() const;                // the others
   void arrive(int steps) const;              // "my epoch is over"
-  void wait_for_all() const;                 // until all have arrived
+  void all_arrived() const;                  // the launcher's answer, once all have arrived
 
  private:
   int fd_;
