@@ -55,9 +55,11 @@ const char* choose_stacks(const Config& config) {
   return start_stacks();
 }
 
+trace::ClockPair clocks_now() { return read_clocks(recorder.tsc); }
+
 bool start() {
   recorder.tsc = tsc_is_steady();
-  const trace::ClockPair first = read_clocks(recorder.tsc);
+  const trace::ClockPair first = clocks_now();
   recorder.config = read_config();
   const Config& config = recorder.config;
 
@@ -78,14 +80,13 @@ bool start() {
   else
     header.stacks_enabled = 1;
 
-  const trace::Failure failure = trace::create(recorder.trace, folder, header, first, config.ring_bytes);
+  const trace::Failure failure = trace::create(recorder.trace, folder, header, first, clocks_now, config.ring_bytes);
   if (failure.what) return fail(failure.what, failure.error, folder);
   if (!start_threads()) return fail("get a thread key", ENOMEM, folder);
   write_environment();
   write_modules();
   watch_exits();
   recorder.trace.status->last_call_stamp.store(stamp_now(recorder.tsc), std::memory_order_relaxed);
-  recorder.trace.status->second_clock = read_clocks(recorder.tsc);
   return true;
 }
 

@@ -24,7 +24,10 @@
 // "any" are reserved by atomic addition, from inside or outside.
 //
 // Torn writes. A Record is complete when `commit` holds its sequence number plus one, stored last with release order,
-// and `check` fits; anything else is a torn or overwritten record and is skipped and counted. An arena record is complete
+// and `check` fits; anything else is a torn or overwritten record and is skipped and counted. While it is being written
+// `commit` also has kBusy: a writer that finds its slot busy, or taken by a newer record because it slept through a whole
+// lap, leaves it alone and takes a new number, so that a thread that was not running never spoils another's record.
+// Numbers given up so are counted in ring_skipped. An arena record is complete
 // when `state` is kArenaCommitted. Blocks that are rewritten in place carry a Seqlock word: odd while being written.
 // A reader copies, then compares the word before and after.
 //
@@ -170,7 +173,8 @@ struct Status {
   std::atomic<uint32_t> recording;         // process: 1 while recording, 0 after a failure inside the shim
   std::atomic<uint32_t> process_marks;     // process: ThreadSlot index + 1 of the last thread that made a mark; 0 = none
   uint32_t reserved32;
-  uint8_t reserved[3808];
+  std::atomic<uint64_t> ring_skipped;      // process: numbers given up because their slot was not free
+  uint8_t reserved[3800];
 };
 
 // --- threads -------------------------------------------------------------------------------------------------------------
@@ -282,11 +286,13 @@ enum CallFlags : uint16_t {
   kGivenBack = 32, // failed, or a member of a group that failed or was only simulated: its number was given back
 };
 
+inline constexpr uint64_t kBusy = 1ull << 63;
+
 // Index of a stack in the arena: byte offset / 8 of its ArenaHeader, 0 = none.
 using StackRef = uint32_t;
 
 struct Record {
-  std::atomic<uint64_t> commit;  // sequence + 1, stored last
+  std::atomic<uint64_t> commit;  // sequence + 1, stored last; with kBusy while being written
   uint64_t stamp;
   uint16_t kind;                 // RecordKind
   uint16_t fn;                   // abi::Fn; MarkKind for marks

@@ -262,7 +262,7 @@ Result<TraceFile> read_trace(const std::string& path) {
   detail::read_arena(file, arena, status->arena_next.load(std::memory_order_relaxed), out);
   const Extent ring = detail::extent_of(out.header, kRingArea, sizeof(Record), file);
   if (ring.size == 0) out.problems.push_back(path + ": cut off before its events");
-  detail::read_ring(file, ring, clock, status->ring_slots.load(std::memory_order_relaxed), out);
+  detail::read_ring(file, ring, clock, *status, out);
   return out;
 }
 

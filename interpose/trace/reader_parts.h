@@ -69,7 +69,7 @@ std::string text_of(const char (&field)[N]) {
   return std::string(field, n);
 }
 
-void read_ring(const InputFile& file, const Extent& ring, const Clock& clock, uint64_t slots_in_use, TraceFile& out);
+void read_ring(const InputFile& file, const Extent& ring, const Clock& clock, const Status& status, TraceFile& out);
 void read_arena(const InputFile& file, const Extent& arena, uint64_t used, TraceFile& out);
 
 }  // namespace lockstep::trace::detail

@@ -3,8 +3,9 @@
 // The ring, from slots back to calls.
 //
 // A record is taken by what it says of itself (its sequence and its check), not by the slot it stands in: the number of
-// slots shrinks for good when a disk is full, after which a sequence lives in another slot than before. What is missing
-// among the newest sequences, as many as there are slots, was torn; what is missing before them was overwritten.
+// slots shrinks for good when a disk is full, after which a sequence lives in another slot than before. The newest
+// sequences, as many as there are slots, are the ring's window. What is missing in it was torn; what comes before it was
+// overwritten, and a straggler from there (of a writer that slept for a lap) is left out, so that calls have no gaps.
 
 #include <algorithm>
 #include <cstring>
@@ -25,7 +26,7 @@ bool complete(const Record& record) {
   const uint64_t commit = record.commit.load(std::memory_order_relaxed);
   uint64_t word[kRecordWords];
   std::memcpy(word, reinterpret_cast<const char*>(&record) + offsetof(Record, stamp), sizeof word);
-  return commit != 0 && record.check == record_check(word, commit - 1);
+  return commit != 0 && !(commit & kBusy) && record.check == record_check(word, commit - 1);
 }
 
 std::vector<Raw> collect(const InputFile& file, const Extent& ring) {
@@ -114,21 +115,24 @@ void give_back(std::vector<Call>& calls) {
   }
 }
 
-void count_losses(const std::vector<Raw>& found, uint64_t slots_in_use, TraceFile& out) {
+// Removes what comes before the window and counts what is not there.
+void keep_window(std::vector<Raw>& found, uint64_t slots_in_use, uint64_t skipped, TraceFile& out) {
   if (!found.empty()) out.events = std::max(out.events, found.back().sequence() + 1);
-  const uint64_t window_start = out.events > slots_in_use ? out.events - slots_in_use : 0;
-  const auto first_in_window = std::lower_bound(found.begin(), found.end(), window_start,
-                                                [](const Raw& raw, uint64_t seq) { return raw.sequence() < seq; });
-  const uint64_t in_window = static_cast<uint64_t>(found.end() - first_in_window);
-  const uint64_t missing = out.events - window_start - in_window;
-  out.torn = missing > out.dropped ? missing - out.dropped : 0;
-  out.overwritten = window_start - static_cast<uint64_t>(first_in_window - found.begin());
+  out.overwritten = out.events > slots_in_use ? out.events - slots_in_use : 0;
+  const auto window = std::lower_bound(found.begin(), found.end(), out.overwritten,
+                                       [](const Raw& raw, uint64_t seq) { return raw.sequence() < seq; });
+  found.erase(found.begin(), window);
+  const uint64_t missing = out.events - out.overwritten - found.size();
+  const uint64_t never_written = out.dropped + skipped;
+  out.torn = missing > never_written ? missing - never_written : 0;
 }
 
 }  // namespace
 
-void read_ring(const InputFile& file, const Extent& ring, const Clock& clock, uint64_t slots_in_use, TraceFile& out) {
-  const std::vector<Raw> found = collect(file, ring);
+void read_ring(const InputFile& file, const Extent& ring, const Clock& clock, const Status& status, TraceFile& out) {
+  std::vector<Raw> found = collect(file, ring);
+  keep_window(found, status.ring_slots.load(std::memory_order_relaxed),
+              status.ring_skipped.load(std::memory_order_relaxed), out);
   for (const Raw& raw : found) {
     switch (static_cast<RecordKind>(raw.record().kind)) {
       case RecordKind::call_begin: out.calls.push_back(call_of(raw.record(), clock)); break;
@@ -138,7 +142,6 @@ void read_ring(const InputFile& file, const Extent& ring, const Clock& clock, ui
     }
   }
   give_back(out.calls);
-  count_losses(found, slots_in_use, out);
 }
 
 }  // namespace lockstep::trace::detail

@@ -164,7 +164,8 @@ Layout make_layout(uint64_t ring_bytes) {
   return layout;
 }
 
-Failure create(Trace& trace, const char* folder, const FileHeader& header, ClockPair first_clock, uint64_t ring_bytes) {
+Failure create(Trace& trace, const char* folder, const FileHeader& header, ClockPair first_clock, ClockPair (*clocks)(),
+               uint64_t ring_bytes) {
   char unfinished[sizeof Trace::path + 8];
   trace.header = nullptr;
   trace.fd = open_new(trace, unfinished, folder, header);
@@ -191,6 +192,7 @@ Failure create(Trace& trace, const char* folder, const FileHeader& header, Clock
   whole.l_type = F_WRLCK;
   whole.l_whence = SEEK_SET;
   fcntl(trace.fd, F_SETLK, &whole);  // a file system without locks leaves /proc as the only witness of our life
+  trace.status->second_clock = clocks();
   if (rename(unfinished, trace.path) != 0) return give_up(trace, unfinished, "give a trace file its name", errno);
   return {nullptr, 0};
 }

@@ -8,7 +8,7 @@
 //
 //   state of a ring slot      who                         seen by a reader as
 //   free / holds an old one   nobody                      the old record, or nothing
-//   reserved, commit = 0      the thread that reserved    torn
+//   commit has kBusy          the thread that reserved    torn
 //   body and check stored     the same                    torn
 //   commit = sequence + 1     nobody, until it is lapped  a record
 //
@@ -56,8 +56,9 @@ struct Layout {
 Layout make_layout(uint64_t ring_bytes);
 
 // Makes `folder/<host>.<pid>.<start>.lstrace` and locks it. The header is copied; magic, version, sizes and areas are
-// filled in here. The file carries its unfinished name until it is whole.
-Failure create(Trace& trace, const char* folder, const FileHeader& header, ClockPair first_clock, uint64_t ring_bytes);
+// filled in here. The file carries its unfinished name until it is whole; `clocks` is read just before it gets its own.
+Failure create(Trace& trace, const char* folder, const FileHeader& header, ClockPair first_clock, ClockPair (*clocks)(),
+               uint64_t ring_bytes);
 
 // Maps a trace that another process writes. Only `status` and the arena may then be written.
 Failure attach(Trace& trace, const char* path);
@@ -84,15 +85,20 @@ inline uint64_t slot_of(uint64_t sequence, uint64_t slots) {
 
 inline Record* reserve(Trace& trace, uint64_t& sequence) {
   Status& status = *trace.status;
-  sequence = status.ring_next.fetch_add(1, std::memory_order_relaxed);
-  uint64_t slot = slot_of(sequence, status.ring_slots.load(std::memory_order_relaxed));
-  constexpr uint64_t kSegmentSlots = kSegmentBytes / sizeof(Record);
-  if (slot >= status.ring_allocated.load(std::memory_order_acquire) || slot % kSegmentSlots == 0)
-    slot = make_room(trace, sequence);
-  Record* record = &trace.ring[slot];
-  record->commit.store(0, std::memory_order_relaxed);
-  std::atomic_thread_fence(std::memory_order_release);  // torn from here on
-  return record;
+  for (;;) {
+    sequence = status.ring_next.fetch_add(1, std::memory_order_relaxed);
+    uint64_t slot = slot_of(sequence, status.ring_slots.load(std::memory_order_relaxed));
+    constexpr uint64_t kSegmentSlots = kSegmentBytes / sizeof(Record);
+    if (slot >= status.ring_allocated.load(std::memory_order_acquire) || slot % kSegmentSlots == 0)
+      slot = make_room(trace, sequence);
+    Record* record = &trace.ring[slot];
+    uint64_t found = record->commit.load(std::memory_order_relaxed);
+    // An older record is ours to overwrite; one that is newer, or in the making (kBusy is the top bit), is not.
+    if (found <= sequence &&
+        record->commit.compare_exchange_strong(found, (sequence + 1) | kBusy, std::memory_order_acq_rel))
+      return record;
+    status.ring_skipped.fetch_add(1, std::memory_order_relaxed);
+  }
 }
 
 // The words are composed by the caller (see call_begin_words and its like), so that the check is computed from registers.

@@ -66,9 +66,8 @@ inline FileHeader test_header() {
 class TraceFixture : public testing::Test {
  protected:
   void open(uint64_t ring_bytes = kSegmentBytes) {
-    const Failure failure = create(trace_, folder_.path().c_str(), test_header(), clocks_now(), ring_bytes);
+    const Failure failure = create(trace_, folder_.path().c_str(), test_header(), clocks_now(), clocks_now, ring_bytes);
     ASSERT_EQ(failure.what, nullptr) << strerror(failure.error);
-    trace_.status->second_clock = clocks_now();
   }
   void TearDown() override { unmap(trace_); }
 

@@ -136,16 +136,46 @@ TEST_F(TraceRoundtrip, AFullDiskShortensTheRingForGood) {
   EXPECT_EQ(file.calls.back().count, kSlots + 4);
 }
 
-TEST_F(TraceRoundtrip, ARingThatShrankInMidLapIsReadBySequence) {
+TEST_F(TraceRoundtrip, ARingThatShrankIsReadBySequence) {
   open(4 * kSegmentBytes);
   constexpr uint64_t kSegmentSlots = kSegmentBytes / sizeof(Record);
   for (uint64_t i = 0; i < kSegmentSlots / 2; i++) begin(i);
-  trace_.status->ring_slots.store(kSegmentSlots / 4);  // now half the records stand outside the ring
+  trace_.status->ring_slots.store(1000);  // a number that moves every sequence to another slot
   for (uint64_t i = 0; i < 10; i++) begin(kSegmentSlots / 2 + i);
   const TraceFile file = read();
   EXPECT_EQ(file.calls.back().count, kSegmentSlots / 2 + 9);
+  EXPECT_EQ(file.events - file.overwritten, 1000u);
   EXPECT_EQ(file.torn, 0u);
+  EXPECT_EQ(file.calls.size(), 1000u);
   for (size_t i = 1; i < file.calls.size(); i++) EXPECT_LT(file.calls[i - 1].event, file.calls[i].event);
+}
+
+// A writer that sleeps between reserve and commit while the others fill a whole lap spoils nobody's record.
+TEST_F(TraceRoundtrip, AWriterThatSleptThroughALapSpoilsNothing) {
+  open();
+  constexpr uint64_t kSlots = kSegmentBytes / sizeof(Record);
+  uint64_t sleeping;
+  Record* held = reserve(trace_, sleeping);
+  for (uint64_t i = 0; i < kSlots + 100; i++) begin(i);  // one of them finds the slot busy and takes another number
+  EXPECT_EQ(trace_.status->ring_skipped.load(), 1u);
+  write_end(held, sleeping, 1, 60, 77, 5, 0, 1);
+  const TraceFile file = read();
+  EXPECT_EQ(file.torn, 0u);
+  EXPECT_EQ(file.calls.size(), kSlots - 1);
+  for (size_t i = 1; i < file.calls.size(); i++) EXPECT_EQ(file.calls[i].count, file.calls[i - 1].count + 1);
+  EXPECT_EQ(file.calls.back().count, kSlots + 99);
+}
+
+// One that comes even later finds newer records in its slots, and goes on to a number that is free.
+TEST_F(TraceRoundtrip, AWriterThatComesAfterALapTakesANewNumber) {
+  open();
+  constexpr uint64_t kSlots = kSegmentBytes / sizeof(Record);
+  for (uint64_t i = 0; i < kSlots + 1; i++) begin(i);
+  trace_.status->ring_next.store(0);  // as if it had got its number a lap ago
+  uint64_t sequence;
+  reserve(trace_, sequence);
+  EXPECT_EQ(sequence, kSlots + 1);
+  EXPECT_EQ(trace_.status->ring_skipped.load(), kSlots + 1);
 }
 
 TEST_F(TraceRoundtrip, ATornRecordIsCountedAndSkipped) {
@@ -336,7 +366,7 @@ TEST_F(TraceRoundtrip, AnUnfinishedHeartbeatFallsBackToTheFirstClocks) {
 TEST_F(TraceRoundtrip, ASecondFileOfTheSameProcessGetsANewName) {
   open();
   Trace again = {};
-  ASSERT_EQ(create(again, folder_.path().c_str(), test_header(), clocks_now(), kSegmentBytes).what, nullptr);
+  ASSERT_EQ(create(again, folder_.path().c_str(), test_header(), clocks_now(), clocks_now, kSegmentBytes).what, nullptr);
   EXPECT_STRNE(again.path, trace_.path);
   unmap(again);
   EXPECT_EQ(folder_.traces().size(), 2u);
@@ -345,7 +375,7 @@ TEST_F(TraceRoundtrip, ASecondFileOfTheSameProcessGetsANewName) {
 TEST(TraceCreate, AFolderThatIsNotThereIsAnErrorAndLeavesNothing) {
   TempFolder folder;
   Trace trace = {};
-  const Failure failure = create(trace, (folder.path() + "/no").c_str(), test_header(), clocks_now(), kSegmentBytes);
+  const Failure failure = create(trace, (folder.path() + "/no").c_str(), test_header(), clocks_now(), clocks_now, kSegmentBytes);
   EXPECT_NE(failure.what, nullptr);
   EXPECT_EQ(failure.error, ENOENT);
   EXPECT_EQ(trace.status, nullptr);
@@ -374,7 +404,7 @@ TEST(TraceLiveness, TheLockLivesAndDiesWithItsProcess) {
     Trace trace = {};
     FileHeader header = test_header();
     header.pid_start_ticks = 1;  // not the real one, so that only the lock can say "alive"
-    const char ok = create(trace, folder.path().c_str(), header, clocks_now(), kSegmentBytes).what == nullptr;
+    const char ok = create(trace, folder.path().c_str(), header, clocks_now(), clocks_now, kSegmentBytes).what == nullptr;
     if (write(ready[1], &ok, 1) != 1) _exit(1);
     char byte;
     if (read(leave[0], &byte, 1) < 0) _exit(1);
