@@ -25,7 +25,7 @@ namespace {
 
 using trace::CommState;
 
-Comm comms[trace::kCommSlots];
+constinit Comm comms[trace::kCommSlots] = {};
 
 // Handles to communicators, open addressing. Readers take no lock: they may miss an entry that is being moved, and then
 // ask again under the lock.
@@ -35,7 +35,7 @@ struct Entry {
 };
 constexpr uint32_t kEntries = 4096;
 constexpr uint64_t kRemoved = 1;
-Entry table[kEntries];
+constinit Entry table[kEntries] = {};
 
 std::atomic<uint32_t> registry;  // guards comms' allocation and the table's writers
 

@@ -27,7 +27,7 @@
 
 namespace lockstep::shim {
 
-Recorder recorder;
+constinit Recorder recorder = {};  // zeroed memory, before any code of the job runs
 
 namespace {
 

@@ -43,7 +43,7 @@ ncclResult_t act(size_t count) {
   if (count >= 1004 && count <= 1007) result = static_cast<ncclResult_t>(count - 1000);
   if (count == 1100) errno = EDOM;
   while (count == 1200) pause();
-  for (volatile int i = 0; count == 1300;) i = i + 1;
+  for (volatile uint64_t spins = 0; count == 1300 && spins != UINT64_MAX;) spins = spins + 1;
   if (count == 1400) raise(SIGSEGV);
   if (group_depth && result != ncclSuccess && result != ncclInProgress) group_error = result;
   return result;
