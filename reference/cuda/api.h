@@ -51,4 +51,4 @@ class Api {
 
 }  // namespace lockstep::host
 
-extern "C" __attribute__((visibility("default"))) lockstep::host::Api& lockstep_host_api();
+extern "C" __attribute__((visibility("default"))) lockstep::host::Api* lockstep_host_api();

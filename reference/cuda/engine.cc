@@ -157,7 +157,8 @@ void Engine::forget_stream(const std::shared_ptr<Stream>& stream) {
 
 void Engine::drop_finished_orphans() {
   if (orphans_.load() == 0) return;
-  for (const auto& stream : *streams())
+  const auto all = streams();
+  for (const auto& stream : *all)
     if (!stream->pending() && stream->orphaned.exchange(false)) {
       orphans_.fetch_sub(1);
       forget_stream(stream);
@@ -241,4 +242,4 @@ std::shared_ptr<PeerHeap> Engine::peer_heap(const HeapAddress& address) {
 
 }  // namespace lockstep::host
 
-lockstep::host::Api& lockstep_host_api() { return lockstep::host::engine(); }
+lockstep::host::Api* lockstep_host_api() { return &lockstep::host::engine(); }

@@ -63,7 +63,9 @@ class Engine final : public Api {
   std::shared_ptr<Stream> add_stream(int device, StreamKind kind, int priority);
   std::shared_ptr<Stream> per_thread_stream(int device);
   std::vector<Point> implicit_waits(Device& device, const Stream& stream);
+  // As they are now; keep the pointer while going over them.
   std::shared_ptr<const StreamList> streams() const;
+  bool has_unwaited_work() const;
   void drop_finished_orphans();
   bool help(const Stream* except);
   void sleep_on_head(const Point& point, Backoff& backoff);

@@ -39,7 +39,8 @@ void nap(int64_t ns) {
 // what he waits for may hang on another stream.
 bool Engine::help(const Stream* except) {
   bool moved = false;
-  for (const auto& stream : *streams())
+  const auto all = streams();
+  for (const auto& stream : *all)
     if (stream.get() != except && stream->pending() && stream->waiters.load(std::memory_order_relaxed) == 0)
       moved |= stream->drive(kNoTarget, 1) == Drive::progressed;
   return moved;
@@ -73,9 +74,17 @@ void Engine::wait(const Point& point) {
 
 void Engine::wait_device(int device) {
   std::vector<Point> points;
-  for (const auto& stream : *streams())
+  const auto all = streams();
+  for (const auto& stream : *all)
     if (stream->device == device && stream->pending()) points.push_back({stream, stream->enqueued()});
   for (const Point& point : points) wait(point);
+}
+
+bool Engine::has_unwaited_work() const {
+  const auto all = streams();
+  for (const auto& stream : *all)
+    if (stream->pending() && stream->waiters.load() == 0) return true;
+  return false;
 }
 
 // --- the progress thread ---------------------------------------------------------------------------------------------------
@@ -97,7 +106,8 @@ void Engine::progress_loop() {
   for (;;) {
     bool moved = false;
     bool pending = false;
-    for (const auto& stream : *streams()) {
+    const auto all = streams();
+    for (const auto& stream : *all) {
       if (!stream->pending() || stream->waiters.load() > 0) continue;
       pending = true;
       moved |= stream->drive(kNoTarget, kProgressBudget) == Drive::progressed;
@@ -108,17 +118,12 @@ void Engine::progress_loop() {
       idle_naps = 0;
       continue;
     }
-    const auto unneeded = [this] {
-      for (const auto& stream : *streams())
-        if (stream->pending() && stream->waiters.load() == 0) return false;
-      return true;
-    };
     if (!pending) {
       nap_ns = kShortNapNs;
       if (++idle_naps < kNapsBeforeSleep)
         nap(kShortNapNs);
       else
-        progress_bell_.sleep(kAsleepNs, unneeded);
+        progress_bell_.sleep(kAsleepNs, [this] { return !has_unwaited_work(); });
     } else if (nap_ns <= kShortNapNs) {
       nap(nap_ns);
       nap_ns *= 2;

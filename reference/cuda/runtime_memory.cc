@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "reference/cuda/engine.h"
+#include "reference/cuda/resolve.h"
 #include "reference/cuda/runtime.h"
 
 using namespace lockstep::host;
@@ -95,12 +96,6 @@ cudaError_t release(void* pointer, bool want_device) {
   if (engine().heap()->find(pointer)->begin != reinterpret_cast<uintptr_t>(pointer)) return cudaErrorInvalidValue;
   engine().wait_device(engine().heap()->find(pointer)->device);
   return engine().free(pointer) ? cudaSuccess : cudaErrorInvalidValue;
-}
-
-cudaError_t resolve(cudaStream_t handle, std::shared_ptr<Stream>& stream) {
-  if (const cudaError_t e = lockstep_host_sticky_error()) return e;
-  stream = engine().stream(handle, engine().current_device());
-  return stream ? cudaSuccess : cudaErrorInvalidResourceHandle;
 }
 
 bool valid_kind(cudaMemcpyKind kind) { return kind >= cudaMemcpyHostToHost && kind <= cudaMemcpyDefault; }

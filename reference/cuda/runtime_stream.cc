@@ -10,17 +10,12 @@
 #include "reference/cuda/engine.h"
 #include "reference/cuda/event.h"
 #include "reference/cuda/host_call.h"
+#include "reference/cuda/resolve.h"
 #include "reference/cuda/runtime.h"
 
 using namespace lockstep::host;
 
 namespace {
-
-cudaError_t resolve(cudaStream_t handle, std::shared_ptr<Stream>& stream) {
-  if (const cudaError_t e = lockstep_host_sticky_error()) return e;
-  stream = engine().stream(handle, engine().current_device());
-  return stream ? cudaSuccess : cudaErrorInvalidResourceHandle;
-}
 
 // Waits in its stream for what submit() was told to wait for; the queue keeps everything behind it back.
 class Marker final : public Op {

@@ -38,7 +38,7 @@ ncclResult_t look_up(const char* name, ncclComm_t handle, std::shared_ptr<Comm>&
 // A communicator that may be used: all its ranks are there, and it was not finalized.
 ncclResult_t look_up_ready(const char* name, ncclComm_t handle, std::shared_ptr<Comm>& comm) {
   if (const ncclResult_t result = look_up(name, handle, comm); result != ncclSuccess) return result;
-  if (comm->ready.load() && !comm->finalized) return ncclSuccess;
+  if (comm->ready.load() && !comm->finalized.load()) return ncclSuccess;
   warn("Attempt to use communicator before the previous operation returned ncclSuccess");
   return ncclInvalidArgument;
 }
@@ -233,7 +233,7 @@ ncclResult_t run(Tag<Fn::CommSplit>, ncclComm_t handle, int color, int key, nccl
 ncclResult_t run(Tag<Fn::CommFinalize>, ncclComm_t handle) {
   std::shared_ptr<Comm> comm;
   if (const ncclResult_t result = look_up_ready("CommFinalize", handle, comm); result != ncclSuccess) return result;
-  comm->finalized = true;
+  comm->finalized.store(true);
   host::Point last;
   {
     const std::lock_guard lock(comm->issue_mutex);

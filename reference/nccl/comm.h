@@ -22,7 +22,7 @@
 namespace lockstep::nccl {
 
 inline host::Api& api() {
-  static host::Api& the_one = lockstep_host_api();
+  static host::Api& the_one = *lockstep_host_api();
   return the_one;
 }
 
@@ -55,7 +55,7 @@ struct Comm {
   std::atomic<bool> aborted{false};
   std::atomic<int> stepping{0};  // an operation of this communicator is at work this moment
   std::atomic<int> async_error{ncclSuccess};
-  bool finalized = false;
+  std::atomic<bool> finalized{false};
 
   std::mutex issue_mutex;  // "take a ticket, then enqueue" is one act
   uint64_t issued = 0;

@@ -61,7 +61,7 @@ void print(const char* text) {
   tm parts{};
   strftime(when, sizeof when, "%Y-%m-%d %H:%M:%S", localtime_r(&now, &parts));
   std::fprintf(output, "\n[%s] %s:%d:%ld [%d] host NCCL WARN %s\n", when, host, getpid(), syscall(SYS_gettid),
-               lockstep_host_api().current_device(), text);
+               lockstep_host_api()->current_device(), text);
   std::fflush(output);
 }
 
