@@ -96,7 +96,8 @@ class Judge {
     std::string text = text_at(diagnosis_, "status");
     if (first_.empty()) return text;
     text += ": " + text_at(first_, "kind") + ", culprits " + list(ranks_at(first_, "culprits"));
-    if (std::string op = text_at(first_, "op"); !op.empty()) text += ", " + op + " #" + show(first_, "seq");
+    if (std::string op = text_at(first_, "op"); !op.empty()) text += ", " + op;
+    if (first_.contains("seq") && first_["seq"].is_number()) text += " #" + show(first_, "seq");
     if (std::string comm = text_at(first_.value("comm", json::object()), "name"); !comm.empty()) text += " on " + comm;
     return text;
   }
