@@ -4,6 +4,7 @@
 #include <elf.h>
 #include <libunwind-ptrace.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/ptrace.h>
 #include <sys/wait.h>
@@ -39,6 +40,12 @@ char state_of(pid_t pid, pid_t tid) {
   return close == std::string::npos || close + 2 >= stat.size() ? '?' : stat[close + 2];
 }
 
+pid_t parent_of(pid_t pid) {
+  const std::string stat = proc_text(pid, pid, "stat");
+  const size_t close = stat.rfind(')');
+  return close == std::string::npos ? 0 : static_cast<pid_t>(strtol(stat.c_str() + std::min(close + 4, stat.size()), nullptr, 10));
+}
+
 std::vector<pid_t> threads_of(pid_t pid) {
   std::vector<pid_t> tids;
   std::error_code failed;
@@ -48,10 +55,11 @@ std::vector<pid_t> threads_of(pid_t pid) {
   return tids;
 }
 
-// One stopped thread. Only stops are waited for, so that an exit status stays there for whoever is its parent.
+// One stopped thread. A thread that ends while it is traced is reaped, or its process could never end; but the status of a
+// process that is our own child stays there for whoever waits for it.
 class StoppedThread {
  public:
-  StoppedThread(pid_t tid, Clock::time_point until) : tid_(tid) {
+  StoppedThread(pid_t pid, pid_t tid, Clock::time_point until) : tid_(tid), is_own_child_(pid == tid && parent_of(pid) == getpid()) {
     if (ptrace(PTRACE_SEIZE, tid, nullptr, nullptr) != 0) return;
     seized_ = true;
     if (ptrace(PTRACE_INTERRUPT, tid, nullptr, nullptr) == 0) wait_for_stop(until);
@@ -59,10 +67,10 @@ class StoppedThread {
   ~StoppedThread() {
     if (!seized_) return;
     // A thread that has not stopped cannot be let go: give it one more moment, since the kernel will stop it some time.
-    if (!stopped_) wait_for_stop(Clock::now() + 200ms);
-    if (stopped_) ptrace(PTRACE_DETACH, tid_, nullptr, reinterpret_cast<void*>(static_cast<intptr_t>(signal_)));
+    if (!stopped_ && !ended_) wait_for_stop(Clock::now() + 200ms);
+    if (stopped_ && ptrace(PTRACE_DETACH, tid_, nullptr, reinterpret_cast<void*>(static_cast<intptr_t>(signal_))) != 0) ended_ = true;
     siginfo_t info = {};
-    if (!stopped_ && kill(tid_, 0) != 0) waitid(P_PID, static_cast<id_t>(tid_), &info, WEXITED | WNOHANG | __WALL);
+    if (ended_ && !is_own_child_) waitid(P_PID, static_cast<id_t>(tid_), &info, WEXITED | WNOHANG | __WALL);
   }
   StoppedThread(const StoppedThread&) = delete;
   StoppedThread& operator=(const StoppedThread&) = delete;
@@ -72,8 +80,11 @@ class StoppedThread {
   void wait_for_stop(Clock::time_point until) {
     for (auto pause = 50us; Clock::now() < until; std::this_thread::sleep_for(pause), pause = std::min<std::chrono::microseconds>(pause * 2, 5ms)) {
       siginfo_t info = {};
-      if (waitid(P_PID, static_cast<id_t>(tid_), &info, WSTOPPED | WNOHANG | __WALL) != 0) return;
+      if (waitid(P_PID, static_cast<id_t>(tid_), &info, WSTOPPED | WEXITED | WNOWAIT | WNOHANG | __WALL) != 0) return;
       if (info.si_pid != tid_) continue;
+      ended_ = info.si_code != CLD_TRAPPED && info.si_code != CLD_STOPPED;
+      if (ended_) return;
+      waitid(P_PID, static_cast<id_t>(tid_), &info, WSTOPPED | WNOHANG | __WALL);
       stopped_ = true;
       // Stopped by our interrupt, or by a signal on its way: that one must still be delivered.
       const int event = info.si_status >> 8;
@@ -82,7 +93,8 @@ class StoppedThread {
     }
   }
   pid_t tid_;
-  bool seized_ = false, stopped_ = false;
+  bool is_own_child_;
+  bool seized_ = false, stopped_ = false, ended_ = false;
   int signal_ = 0;
 };
 
@@ -116,7 +128,7 @@ trace::Snapshot snapshot_thread(unw_addr_space_t space, pid_t pid, pid_t tid, Cl
   shot.state = state_of(pid, tid);
   shot.thread_name = proc_text(pid, tid, "comm");
   shot.wait_channel = proc_text(pid, tid, "wchan");
-  const StoppedThread thread(tid, until);
+  const StoppedThread thread(pid, tid, until);
   if (thread.is_stopped()) shot.pcs = unwind(space, tid);
   return shot;
 }

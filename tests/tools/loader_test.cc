@@ -7,7 +7,6 @@
 #include <filesystem>
 #include <fstream>
 
-#include "tests/demo/process.h"
 #include "tests/interpose/trace_fixture.h"
 #include "tests/tools/hand_made.h"
 
