@@ -22,6 +22,7 @@ namespace {
 // What was written, to tell news. A job with more modules than fit has the excess written once more at each change.
 struct Known {
   uintptr_t start, end, name;
+  uintptr_t unwind_table;
 };
 constexpr unsigned kMostKnown = 4096;
 Known* known;
@@ -74,11 +75,17 @@ void write_range(const struct dl_phdr_info* info, uintptr_t start, uintptr_t end
   trace::arena_commit(header);
 }
 
-bool is_new(uintptr_t start, uintptr_t end, uintptr_t name) {
+bool is_new(const Known& module) {
   for (unsigned i = 0; i < known_count; i++)
-    if (known[i].start == start && known[i].end == end && known[i].name == name) return false;
-  if (known_count < kMostKnown) known[known_count++] = {start, end, name};
+    if (known[i].start == module.start && known[i].end == module.end && known[i].name == module.name) return false;
+  if (known_count < kMostKnown) known[known_count++] = module;
   return true;
+}
+
+uintptr_t unwind_table(const struct dl_phdr_info* info) {
+  for (int i = 0; i < info->dlpi_phnum; i++)
+    if (info->dlpi_phdr[i].p_type == PT_GNU_EH_FRAME) return info->dlpi_addr + info->dlpi_phdr[i].p_vaddr;
+  return 0;
 }
 
 const char* main_path(char (&space)[512]) {
@@ -102,7 +109,8 @@ int visit(struct dl_phdr_info* info, size_t size, void* changed) {
     if (header.p_type != PT_LOAD || !(header.p_flags & PF_X)) continue;
     const uintptr_t start = info->dlpi_addr + header.p_vaddr, end = start + header.p_memsz;
     // A library unloaded and another loaded in its place has another name string.
-    if (is_new(start, end, reinterpret_cast<uintptr_t>(info->dlpi_name))) write_range(info, start, end, path);
+    if (is_new({start, end, reinterpret_cast<uintptr_t>(info->dlpi_name), unwind_table(info)}))
+      write_range(info, start, end, path);
   }
   return 0;
 }
@@ -118,6 +126,20 @@ void write_modules() {
   bool changed = false;
   dl_iterate_phdr(visit, &changed);
 }
+
+// The newest first: a library may have been unloaded and another loaded in its place.
+static const Known* module_of(uint64_t pc) {
+  for (unsigned i = known_count; i-- > 0;)
+    if (pc >= known[i].start && pc < known[i].end) return &known[i];
+  return nullptr;
+}
+
+uint64_t unwind_table_of(uint64_t pc) {
+  const Known* module = module_of(pc);
+  return module ? module->unwind_table : 0;
+}
+
+bool in_known_code(uint64_t pc) { return module_of(pc) != nullptr; }
 
 void forget_modules() {
   known_count = 0;

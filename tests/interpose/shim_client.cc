@@ -164,8 +164,8 @@ void quiet(const std::string& how) {
   fprintf(stderr, "ready\n");
   if (how == "sleep") pause();
   if (how == "spin")
-    for (volatile int i = 0;;) i = i + 1;
-  all_reduce(comm, how == "hang" ? 1200 : 1300);
+    for (volatile uint64_t spins = 0; spins != UINT64_MAX;) spins = spins + 1;
+  all_reduce(comm, how == "hang" ? 1200 : 1300);  // "spin-inside"
 }
 
 }  // namespace

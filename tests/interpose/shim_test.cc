@@ -23,7 +23,7 @@ using trace::CommState;
 using trace::TempFolder;
 using trace::TraceFile;
 
-const std::string kClient = SHIM_CLIENT, kShim = SHIM_LIBRARY;
+const std::string kClient = SHIM_CLIENT, kClientWithFramePointers = SHIM_CLIENT_FP, kShim = SHIM_LIBRARY;
 
 class Shim : public testing::Test {
  protected:
@@ -361,6 +361,35 @@ TEST_F(Shim, AnOpenCallIsNamedAndAsksForASnapshot) {
   EXPECT_TRUE(process.finish(5).signalled_by(SIGKILL));
   EXPECT_EQ(process.outcome().err.find("AllReduce"), process.outcome().err.rfind("AllReduce")) << "said more than once";
 }
+
+// The stack taken from outside of a thread must end as the one its own call recorded on the way in.
+class SnapshotOf : public Shim,
+                   public testing::WithParamInterface<std::tuple<std::string, const char*, trace::SnapshotSource>> {};
+TEST_P(SnapshotOf, AThreadEndsInTheStackItsCallRecorded) {
+  const auto& [program, how, source] = GetParam();
+  Process process({program, "quiet", how}, environment({{"LOCKSTEP_HANG_SECONDS", "0.3"}}));
+  ASSERT_TRUE(process.wait_for("AllReduce", 10)) << process.outcome().err;
+  usleep(400000);
+  const TraceFile file = only_trace();
+  ASSERT_EQ(file.snapshots.size(), 1u);
+  EXPECT_EQ(file.snapshots[0].source, source);
+  const std::vector<uint64_t>& taken = file.snapshots[0].pcs;
+  const std::vector<uint64_t> recorded = file.stack(file.calls.back().stack);
+  ASSERT_GT(recorded.size(), 3u);
+  ASSERT_GT(taken.size(), recorded.size());
+  EXPECT_TRUE(std::equal(recorded.rbegin(), recorded.rend(), taken.rbegin()));
+}
+INSTANTIATE_TEST_SUITE_P(
+    All, SnapshotOf,
+    testing::Values(std::tuple{kClient, "hang", trace::SnapshotSource::syscall_state},
+                    std::tuple{kClient, "spin-inside", trace::SnapshotSource::signal},
+                    std::tuple{kClientWithFramePointers, "hang", trace::SnapshotSource::syscall_state},
+                    std::tuple{kClientWithFramePointers, "spin-inside", trace::SnapshotSource::signal}),
+    [](const auto& at) {
+      std::string name = std::get<1>(at.param) + std::string(std::get<0>(at.param) == kClient ? "" : "_frame_pointers");
+      std::replace(name.begin(), name.end(), '-', '_');
+      return name;
+    });
 
 TEST_F(Shim, AQuietProcessAsksSilently) {
   Process process({kClient, "quiet", "sleep"}, environment({{"LOCKSTEP_HANG_SECONDS", "0.3"}}));
