@@ -65,11 +65,16 @@ class Engine final : public Api {
   std::vector<Point> implicit_waits(Device& device, const Stream& stream);
   // As they are now; keep the pointer while going over them.
   std::shared_ptr<const StreamList> streams() const;
-  bool has_unwaited_work() const;
+  bool has_work_of_its_own() const;
   void drop_finished_orphans();
   bool help(const Stream* except);
   void sleep_on_head(const Point& point, Backoff& backoff);
   void start_progress();
+  struct Round {
+    bool moved = false;
+    bool pending = false;
+  };
+  Round step_unwaited_streams();
   void progress_loop();
 
   std::vector<std::unique_ptr<Device>> devices_;

@@ -69,7 +69,7 @@ void Engine::wait(const Point& point) {
       help(&stream);
     }
   }
-  if (stream.waiters.fetch_sub(1) == 1 && stream.pending()) poke();
+  if (stream.waiters.fetch_sub(1) == 1 && (stream.pending() || stream.orphaned.load())) poke();
 }
 
 void Engine::wait_device(int device) {
@@ -80,10 +80,11 @@ void Engine::wait_device(int device) {
   for (const Point& point : points) wait(point);
 }
 
-bool Engine::has_unwaited_work() const {
+// Work nobody waits for, or a destroyed stream to let go of.
+bool Engine::has_work_of_its_own() const {
   const auto all = streams();
   for (const auto& stream : *all)
-    if (stream->pending() && stream->waiters.load() == 0) return true;
+    if (stream->pending() ? stream->waiters.load() == 0 : stream->orphaned.load()) return true;
   return false;
 }
 
@@ -100,18 +101,23 @@ void Engine::start_progress() {
   });
 }
 
+// The list of streams must be let go of before sleeping, or it would keep destroyed streams and their threads alive.
+Engine::Round Engine::step_unwaited_streams() {
+  Round round;
+  const auto all = streams();
+  for (const auto& stream : *all) {
+    if (!stream->pending() || stream->waiters.load() > 0) continue;
+    round.pending = true;
+    round.moved |= stream->drive(kNoTarget, kProgressBudget) == Drive::progressed;
+  }
+  return round;
+}
+
 void Engine::progress_loop() {
   int64_t nap_ns = kShortNapNs;
   int idle_naps = 0;
   for (;;) {
-    bool moved = false;
-    bool pending = false;
-    const auto all = streams();
-    for (const auto& stream : *all) {
-      if (!stream->pending() || stream->waiters.load() > 0) continue;
-      pending = true;
-      moved |= stream->drive(kNoTarget, kProgressBudget) == Drive::progressed;
-    }
+    const auto [moved, pending] = step_unwaited_streams();
     drop_finished_orphans();
     if (moved) {
       nap_ns = kShortNapNs;
@@ -123,7 +129,7 @@ void Engine::progress_loop() {
       if (++idle_naps < kNapsBeforeSleep)
         nap(kShortNapNs);
       else
-        progress_bell_.sleep(kAsleepNs, [this] { return !has_unwaited_work(); });
+        progress_bell_.sleep(kAsleepNs, [this] { return !has_work_of_its_own(); });
     } else if (nap_ns <= kShortNapNs) {
       nap(nap_ns);
       nap_ns *= 2;

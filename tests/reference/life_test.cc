@@ -223,6 +223,30 @@ TEST(Life, LeavesNoDescriptorThreadOrMappingBehind) {
   });
 }
 
+// Their threads, too: a stream's for host functions ends with it.
+TEST(Life, OfDestroyedStreamsLeavesNoThread) {
+  in_child([] {
+    void* data = nullptr;
+    CUDA_OK(cudaMalloc(&data, 8));
+    CUDA_OK(cudaMemsetAsync(data, 0, 8));
+    CUDA_OK(cudaStreamSynchronize(nullptr));
+    const int threads = entries("/proc/self/task");  // this one and the progress thread; a sanitizer may have its own
+    for (int i = 0; i < 50; ++i) {
+      cudaStream_t stream = nullptr;
+      CUDA_OK(cudaStreamCreateWithFlags(&stream, i % 2 == 0 ? cudaStreamDefault : cudaStreamNonBlocking));
+      CUDA_OK(cudaLaunchHostFunc(stream, [](void*) { std::this_thread::sleep_for(milliseconds(1)); }, nullptr));
+      if (i % 3 == 0) CUDA_OK(cudaStreamSynchronize(stream));
+      CUDA_OK(cudaStreamDestroy(stream));
+      if (i % 3 == 1) CUDA_OK(cudaDeviceSynchronize());
+    }
+    CUDA_OK(cudaDeviceSynchronize());
+    std::this_thread::sleep_for(milliseconds(50));  // the progress thread falls asleep
+    const auto deadline = Clock::now() + milliseconds(5000);
+    while (entries("/proc/self/task") > threads && Clock::now() < deadline) std::this_thread::sleep_for(milliseconds(5));
+    EXPECT_LE(entries("/proc/self/task"), threads);
+  });
+}
+
 // Who makes an id need not be a rank; it drops what it no longer needs when it makes the next one.
 TEST(Life, LeavesAMakerOfIdsWithoutDescriptorsToo) {
   ncclUniqueId id;

@@ -123,7 +123,7 @@ TEST_P(Messages, SlightlyLargerReceiveWithinOnePackEnds) {
 }
 
 TEST_P(Messages, ToOneselfPairUpInOneGroup) {
-  run_job(GetParam(), 2, [](Rank& me) {
+  run_job(GetParam(), 2, [as = GetParam()](Rank& me) {
     DeviceBuffer<int> data(4);
     data[0] = 40 + me.rank;
     NCCL_OK(ncclGroupStart());
@@ -133,7 +133,9 @@ TEST_P(Messages, ToOneselfPairUpInOneGroup) {
     me.sync();
     EXPECT_EQ(40 + me.rank, data[1]);
     EXPECT_EQ(ncclInvalidUsage, ncclSend(&data[0], 1, ncclInt, me.rank, me.comm, me.stream));
-    EXPECT_STREQ("Trying to send to self without a matching recv", ncclGetLastError(me.comm));
+    if (as == As::processes) {  // the last error is the process's
+      EXPECT_STREQ("Trying to send to self without a matching recv", ncclGetLastError(me.comm));
+    }
     EXPECT_EQ(ncclInvalidUsage, ncclRecv(&data[0], 1, ncclInt, me.rank, me.comm, me.stream));
   });
 }
