@@ -2,12 +2,11 @@
 //
 // `lockstep diagnose DIR`: the verdict on a job, running or dead.
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <cstdio>
 #include <memory>
-
-#include <fmt/format.h>
 
 #include "tools/command.h"
 #include "tools/diagnose.h"
@@ -32,8 +31,9 @@ int run_diagnose(const DiagnoseOptions& options) {
     return 2;
   }
   const Diagnosed& found = **all;
-  const std::string report = options.json ? report_json(found.job, *found.evidence, found.diagnosis)
-                                          : report_text(found.job, *found.evidence, found.diagnosis, wants_colour(STDOUT_FILENO));
+  const std::string report =
+      options.json ? report_json(found.job, *found.evidence, found.diagnosis)
+                   : report_text(found.job, *found.evidence, found.diagnosis, wants_colour(STDOUT_FILENO));
   std::fwrite(report.data(), 1, report.size(), stdout);
   const bool only_notes = found.diagnosis.verdict == Verdict::healthy && !found.diagnosis.findings.empty();
   return options.strict && only_notes ? 1 : exit_status_of(found.diagnosis.verdict);
@@ -43,10 +43,13 @@ int run_diagnose(const DiagnoseOptions& options) {
 
 void setup_diagnose(CLI::App& app, CommandLine& line) {
   auto options = std::make_shared<DiagnoseOptions>();
-  CLI::App* command = app.add_subcommand("diagnose", "Say which rank left the common path, at which call, and what it does there");
+  CLI::App* command =
+      app.add_subcommand("diagnose", "Say which rank left the common path, at which call, and what it does there");
   command->add_option("DIR", options->folder, "Folder of traces, as `lockstep run` printed it")->required();
   command->add_flag("--json", options->json, "Print JSON (docs/diagnose-schema.json)");
-  command->add_option("--hang-seconds", options->hang_seconds, "Call pending longer than this hung; default: what the job was run with")
+  command
+      ->add_option("--hang-seconds", options->hang_seconds,
+                   "Call pending longer than this hung; default: what the job was run with")
       ->check(CLI::PositiveNumber);
   command->add_flag("--strict", options->strict, "Exit status 1 for slow and idle jobs too");
   command->footer(

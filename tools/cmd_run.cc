@@ -2,11 +2,11 @@
 //
 // `lockstep run [options] [--] PROGRAM...`: start a program with the shim and look after it.
 
+#include <fmt/format.h>
+
 #include <cmath>
 #include <cstdio>
 #include <memory>
-
-#include <fmt/format.h>
 
 #include "tools/command.h"
 #include "tools/launch.h"
@@ -33,11 +33,15 @@ void setup_run(CLI::App& app, CommandLine& line) {
   CLI::App* command = app.add_subcommand("run", "Start a program with the shim, and print the verdict if it hangs");
   command->add_option("--dir", options->folder, "Folder for the traces; default: a new one in ./lockstep-traces");
   command->add_flag("--host", options->host, "Run on the host runtime: NCCL and CUDA on this machine's CPUs");
-  command->add_flag("--kill-on-hang", options->kill_on_hang, "After a bad verdict end the whole job, with exit status 1");
-  command->add_option("--hang-seconds", *hang_seconds, "A call pending longer than this hangs; default 60, fractions allowed")
+  command->add_flag("--kill-on-hang", options->kill_on_hang,
+                    "After a bad verdict end the whole job, with exit status 1");
+  command
+      ->add_option("--hang-seconds", *hang_seconds,
+                   "A call pending longer than this hangs; default 60, fractions allowed")
       ->check(CLI::PositiveNumber);
   command->footer(
-      "The program and its arguments follow, best after \"--\".\n\nExample:\n  lockstep run -- mpirun -n 4 ./train\n  mpirun -n 4 lockstep run --dir traces -- ./train\n"
+      "The program and its arguments follow, best after \"--\".\n\nExample:\n  lockstep run -- mpirun -n 4 ./train\n  "
+      "mpirun -n 4 lockstep run --dir traces -- ./train\n"
       "  lockstep run --host --hang-seconds 5 --kill-on-hang -- ./train\n\n"
       "Exit status: the program's (128 + signal if one ended it), 1 after --kill-on-hang ended it, 2 bad usage.");
   command->prefix_command();

@@ -2,11 +2,11 @@
 //
 // `lockstep show FILE`: what is in one trace, for people and as JSON. Judges nothing.
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <memory>
-
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "interpose/abi/functions.h"
@@ -32,16 +32,20 @@ struct ShowOptions {
 };
 
 const char* state_name(trace::CommState state) {
-  static const char* const names[] = {"free", "initialising", "live", "finalized", "destroyed", "aborted", "failed", "revoked"};
+  static const char* const names[] = {"free",      "initialising", "live",   "finalized",
+                                      "destroyed", "aborted",      "failed", "revoked"};
   const size_t index = static_cast<size_t>(state);
   return index < std::size(names) ? names[index] : "unknown";
 }
 
 const char* liveness_name(trace::Liveness liveness) {
   switch (liveness) {
-    case trace::Liveness::alive: return "alive";
-    case trace::Liveness::dead: return "dead";
-    case trace::Liveness::elsewhere: return "of another machine";
+    case trace::Liveness::alive:
+      return "alive";
+    case trace::Liveness::dead:
+      return "dead";
+    case trace::Liveness::elsewhere:
+      return "of another machine";
   }
   return "";
 }
@@ -51,7 +55,9 @@ std::string function_name(uint16_t fn) {
   return info ? info->name : fmt::format("function {}", fn);
 }
 
-size_t first_shown(const ShowOptions& options, size_t count) { return options.all || count <= options.calls ? 0 : count - options.calls; }
+size_t first_shown(const ShowOptions& options, size_t count) {
+  return options.all || count <= options.calls ? 0 : count - options.calls;
+}
 
 std::string call_words(const Call& call) {
   std::string text = function_name(call.fn);
@@ -72,7 +78,8 @@ std::string call_words(const Call& call) {
   return call.result ? text + fmt::format("  result {} ({})", call.result, abi::result_name(call.result)) : text;
 }
 
-// --- text ----------------------------------------------------------------------------------------------------------------------
+// --- text
+// ----------------------------------------------------------------------------------------------------------------------
 
 void print_header(const TraceFile& file, const Life& life) {
   const trace::FileHeader& h = file.header;
@@ -81,12 +88,13 @@ void print_header(const TraceFile& file, const Life& life) {
   fmt::print("  process       pid {} on {}, {}; {}\n", h.pid, h.host, liveness_name(trace::look_alive(file)),
              life.end == End::none ? "no end on record" : end_in_words(life));
   fmt::print("  command       {}\n", h.command);
-  fmt::print("  rank          {} of {} by the environment; run \"{}\", restart {}\n", h.env_rank, h.env_world_size, h.run_id, h.restart_count);
+  fmt::print("  rank          {} of {} by the environment; run \"{}\", restart {}\n", h.env_rank, h.env_world_size,
+             h.run_id, h.restart_count);
   fmt::print("  NCCL          {} ({})\n", h.nccl_version, h.nccl_path);
-  fmt::print("  opened        {}, last call {}, last heartbeat {} ({} beats)\n", clock_text(h.opened_wall_ns), clock_text(file.last_call.wall_ns),
-             clock_text(file.last_beat.wall_ns), file.beats);
-  fmt::print("  events        {} in all, {} on record calls, {} dropped, {} overwritten, {} torn\n", file.events, file.calls.size(),
-             file.dropped, file.overwritten, file.torn);
+  fmt::print("  opened        {}, last call {}, last heartbeat {} ({} beats)\n", clock_text(h.opened_wall_ns),
+             clock_text(file.last_call.wall_ns), clock_text(file.last_beat.wall_ns), file.beats);
+  fmt::print("  events        {} in all, {} on record calls, {} dropped, {} overwritten, {} torn\n", file.events,
+             file.calls.size(), file.dropped, file.overwritten, file.torn);
   if (file.peak_rss_bytes) fmt::print("  peak memory   {} MiB\n", file.peak_rss_bytes >> 20);
   if (!file.recording) fmt::print("  recording stopped after a failure inside the shim\n");
   for (const std::string& problem : file.problems) fmt::print("  left out      {}\n", problem);
@@ -95,9 +103,10 @@ void print_header(const TraceFile& file, const Life& life) {
 void print_comms(const TraceFile& file) {
   fmt::print("\ncommunicators\n");
   for (const CommInfo& c : file.comms)
-    fmt::print("  {:>3}  {:016x}  {:<16} rank {} of {}, {}; collectives {} called, {} returned; p2p {} called, {} returned\n", c.serial, c.id,
-               c.name.empty() ? "-" : c.name, c.rank, c.nranks, state_name(c.state), c.coll_called, c.coll_returned, c.p2p_called,
-               c.p2p_returned);
+    fmt::print(
+        "  {:>3}  {:016x}  {:<16} rank {} of {}, {}; collectives {} called, {} returned; p2p {} called, {} returned\n",
+        c.serial, c.id, c.name.empty() ? "-" : c.name, c.rank, c.nranks, state_name(c.state), c.coll_called,
+        c.coll_returned, c.p2p_called, c.p2p_returned);
 }
 
 void print_threads(const TraceFile& file) {
@@ -114,7 +123,9 @@ void print_threads(const TraceFile& file) {
 
 void print_calls(const TraceFile& file, const ShowOptions& options) {
   const size_t first = first_shown(options, file.calls.size());
-  fmt::print("\ncalls{}\n", first ? fmt::format(" (the last {} of {}; --all shows all)", file.calls.size() - first, file.calls.size()) : "");
+  fmt::print(
+      "\ncalls{}\n",
+      first ? fmt::format(" (the last {} of {}; --all shows all)", file.calls.size() - first, file.calls.size()) : "");
   for (size_t i = first; i < file.calls.size(); i++) {
     const Call& call = file.calls[i];
     fmt::print("  {:>8}  {}  tid {}  {}\n", call.event, clock_text(call.called.wall_ns), call.tid, call_words(call));
@@ -127,32 +138,39 @@ void print_marks(const TraceFile& file, const ShowOptions& options) {
   fmt::print("\nmarks\n");
   for (size_t i = first_shown(options, file.marks.size()); i < file.marks.size(); i++) {
     const trace::MarkEvent& mark = file.marks[i];
-    fmt::print("  {:>8}  {}  tid {}  {} {}\n", mark.event, clock_text(mark.when.wall_ns), mark.tid, kinds[mark.kind < 6 ? mark.kind : 0],
-               mark.text.empty() ? std::to_string(mark.value) : mark.text);
+    fmt::print("  {:>8}  {}  tid {}  {} {}\n", mark.event, clock_text(mark.when.wall_ns), mark.tid,
+               kinds[mark.kind < 6 ? mark.kind : 0], mark.text.empty() ? std::to_string(mark.value) : mark.text);
   }
 }
 
 void print_snapshots(const TraceFile& file, Symbolizer& symbolizer) {
   for (const trace::Snapshot& shot : file.snapshots) {
-    fmt::print("\nsnapshot {} of thread {} ({}), {}, state {}{}\n", shot.round, shot.tid, shot.thread_name, clock_text(shot.when.wall_ns),
-               shot.state ? shot.state : '-', shot.wait_channel.empty() ? "" : ", in " + shot.wait_channel);
+    fmt::print("\nsnapshot {} of thread {} ({}), {}, state {}{}\n", shot.round, shot.tid, shot.thread_name,
+               clock_text(shot.when.wall_ns), shot.state ? shot.state : '-',
+               shot.wait_channel.empty() ? "" : ", in " + shot.wait_channel);
     for (const Frame& frame : symbolizer.name_all(file, shot.pcs, true)) fmt::print("    {}\n", frame_text(frame));
   }
 }
 
 void print_modules(const TraceFile& file) {
   fmt::print("\nmodules\n");
-  for (const trace::Module& m : file.modules) fmt::print("  {:#x}-{:#x}  bias {:#x}  {}  {}\n", m.start, m.end, m.bias, m.build_id.empty() ? "-" : m.build_id, m.path);
+  for (const trace::Module& m : file.modules)
+    fmt::print("  {:#x}-{:#x}  bias {:#x}  {}  {}\n", m.start, m.end, m.bias, m.build_id.empty() ? "-" : m.build_id,
+               m.path);
 }
 
-// --- JSON ----------------------------------------------------------------------------------------------------------------------
+// --- JSON
+// ----------------------------------------------------------------------------------------------------------------------
 
 ordered_json call_json(const TraceFile& file, const Call& call, Symbolizer& symbolizer) {
-  ordered_json out = {{"event", call.event}, {"function", function_name(call.fn)}, {"tid", call.tid}, {"comm", call.comm}};
+  ordered_json out = {
+      {"event", call.event}, {"function", function_name(call.fn)}, {"tid", call.tid}, {"comm", call.comm}};
   out["seq"] = call.seq == UINT64_MAX ? ordered_json(nullptr) : ordered_json(call.seq);
   out["count"] = call.count;
   out["dtype"] = abi::dtype_name(call.dtype);
-  out["redop"] = abi::has_role(static_cast<abi::Fn>(call.fn), abi::ArgRole::redop) ? ordered_json(abi::redop_name(call.redop)) : ordered_json(nullptr);
+  out["redop"] = abi::has_role(static_cast<abi::Fn>(call.fn), abi::ArgRole::redop)
+                     ? ordered_json(abi::redop_name(call.redop))
+                     : ordered_json(nullptr);
   out["peer"] = call.peer < 0 ? ordered_json(nullptr) : ordered_json(call.peer);
   out["group"] = call.group;
   out["flags"] = call.flags;
@@ -160,17 +178,24 @@ ordered_json call_json(const TraceFile& file, const Call& call, Symbolizer& symb
   out["called_wall_ns"] = call.called.wall_ns;
   out["returned"] = call.returned;
   out["result"] = call.returned ? ordered_json(call.result) : ordered_json(nullptr);
-  out["duration_ns"] = call.returned ? ordered_json(call.return_time.mono_ns - call.called.mono_ns) : ordered_json(nullptr);
+  out["duration_ns"] =
+      call.returned ? ordered_json(call.return_time.mono_ns - call.called.mono_ns) : ordered_json(nullptr);
   out["stack"] = ordered_json::array();
-  for (const Frame& frame : symbolizer.name_all(file, file.stack(call.stack), false)) out["stack"].push_back(frame_json(frame));
+  for (const Frame& frame : symbolizer.name_all(file, file.stack(call.stack), false))
+    out["stack"].push_back(frame_json(frame));
   return out;
 }
 
 ordered_json snapshot_json(const TraceFile& file, const trace::Snapshot& shot, Symbolizer& symbolizer) {
   ordered_json frames = ordered_json::array();
   for (const Frame& frame : symbolizer.name_all(file, shot.pcs, true)) frames.push_back(frame_json(frame));
-  return {{"round", shot.round}, {"tid", shot.tid}, {"thread", shot.thread_name}, {"state", std::string(1, shot.state ? shot.state : '-')},
-          {"wait_channel", shot.wait_channel}, {"wall_ns", shot.when.wall_ns}, {"frames", frames}};
+  return {{"round", shot.round},
+          {"tid", shot.tid},
+          {"thread", shot.thread_name},
+          {"state", std::string(1, shot.state ? shot.state : '-')},
+          {"wait_channel", shot.wait_channel},
+          {"wall_ns", shot.when.wall_ns},
+          {"frames", frames}};
 }
 
 std::string as_json(const TraceFile& file, const ShowOptions& options, Symbolizer& symbolizer) {
@@ -179,36 +204,66 @@ std::string as_json(const TraceFile& file, const ShowOptions& options, Symbolize
   out["lockstep"] = LOCKSTEP_VERSION;
   out["file"] = file.path;
   out["format"] = fmt::format("{}.{}", h.version_major, h.version_minor);
-  out["process"] = {{"pid", h.pid}, {"host", h.host}, {"command", h.command}, {"liveness", liveness_name(trace::look_alive(file))},
-                    {"env_rank", h.env_rank}, {"env_world_size", h.env_world_size}, {"run", h.run_id}, {"restart", h.restart_count},
-                    {"nccl_version", h.nccl_version}, {"hang_ms", h.hang_ms}, {"supervisor_pid", h.supervisor_pid}};
-  out["status"] = {{"beats", file.beats}, {"last_beat_wall_ns", file.last_beat.wall_ns}, {"last_call_wall_ns", file.last_call.wall_ns},
-                   {"exit_kind", static_cast<int>(file.exit_kind)}, {"exit_code", file.exit_code},
-                   {"supervisor", static_cast<int>(file.supervisor)}, {"supervisor_code", file.supervisor_code},
-                   {"peak_rss_bytes", file.peak_rss_bytes}, {"recording", file.recording}, {"events", file.events},
-                   {"dropped", file.dropped}, {"overwritten", file.overwritten}, {"torn", file.torn}};
+  out["process"] = {{"pid", h.pid},
+                    {"host", h.host},
+                    {"command", h.command},
+                    {"liveness", liveness_name(trace::look_alive(file))},
+                    {"env_rank", h.env_rank},
+                    {"env_world_size", h.env_world_size},
+                    {"run", h.run_id},
+                    {"restart", h.restart_count},
+                    {"nccl_version", h.nccl_version},
+                    {"hang_ms", h.hang_ms},
+                    {"supervisor_pid", h.supervisor_pid}};
+  out["status"] = {{"beats", file.beats},
+                   {"last_beat_wall_ns", file.last_beat.wall_ns},
+                   {"last_call_wall_ns", file.last_call.wall_ns},
+                   {"exit_kind", static_cast<int>(file.exit_kind)},
+                   {"exit_code", file.exit_code},
+                   {"supervisor", static_cast<int>(file.supervisor)},
+                   {"supervisor_code", file.supervisor_code},
+                   {"peak_rss_bytes", file.peak_rss_bytes},
+                   {"recording", file.recording},
+                   {"events", file.events},
+                   {"dropped", file.dropped},
+                   {"overwritten", file.overwritten},
+                   {"torn", file.torn}};
   out["communicators"] = ordered_json::array();
   for (const CommInfo& c : file.comms)
-    out["communicators"].push_back({{"serial", c.serial}, {"id", fmt::format("{:016x}", c.id)}, {"name", c.name}, {"state", state_name(c.state)},
-                                    {"rank", c.rank}, {"nranks", c.nranks}, {"parent", fmt::format("{:016x}", c.parent_id)},
-                                    {"coll_called", c.coll_called}, {"coll_returned", c.coll_returned}, {"p2p_called", c.p2p_called},
+    out["communicators"].push_back({{"serial", c.serial},
+                                    {"id", fmt::format("{:016x}", c.id)},
+                                    {"name", c.name},
+                                    {"state", state_name(c.state)},
+                                    {"rank", c.rank},
+                                    {"nranks", c.nranks},
+                                    {"parent", fmt::format("{:016x}", c.parent_id)},
+                                    {"coll_called", c.coll_called},
+                                    {"coll_returned", c.coll_returned},
+                                    {"p2p_called", c.p2p_called},
                                     {"p2p_returned", c.p2p_returned}});
   out["threads"] = ordered_json::array();
   for (const trace::ThreadInfo& t : file.threads)
-    out["threads"].push_back({{"tid", t.tid}, {"name", t.name}, {"step", t.step ? ordered_json(*t.step) : ordered_json(nullptr)},
-                              {"phase", t.phase}, {"sample", t.sample}});
+    out["threads"].push_back({{"tid", t.tid},
+                              {"name", t.name},
+                              {"step", t.step ? ordered_json(*t.step) : ordered_json(nullptr)},
+                              {"phase", t.phase},
+                              {"sample", t.sample}});
   out["calls"] = ordered_json::array();
   for (size_t i = first_shown(options, file.calls.size()); i < file.calls.size(); i++)
     out["calls"].push_back(call_json(file, file.calls[i], symbolizer));
   out["marks"] = ordered_json::array();
   for (size_t i = first_shown(options, file.marks.size()); i < file.marks.size(); i++)
-    out["marks"].push_back({{"event", file.marks[i].event}, {"tid", file.marks[i].tid}, {"kind", file.marks[i].kind}, {"value", file.marks[i].value},
+    out["marks"].push_back({{"event", file.marks[i].event},
+                            {"tid", file.marks[i].tid},
+                            {"kind", file.marks[i].kind},
+                            {"value", file.marks[i].value},
                             {"text", file.marks[i].text}});
   out["snapshots"] = ordered_json::array();
   for (const trace::Snapshot& shot : file.snapshots) out["snapshots"].push_back(snapshot_json(file, shot, symbolizer));
   if (options.modules)
     for (const trace::Module& m : file.modules)
-      out["modules"].push_back({{"path", m.path}, {"build_id", m.build_id}, {"start", m.start}, {"end", m.end}, {"bias", m.bias}});
+      out["modules"].push_back(
+          {{"path", m.path}, {"build_id", m.build_id}, {"start", m.start}, {"end", m.end}, {"bias", m.bias}});
   out["problems"] = file.problems;
   return out.dump(1, ' ', false, ordered_json::error_handler_t::replace) + "\n";
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
-// load -> match -> judge -> explain, kept together for those who want the whole: `lockstep diagnose` and the supervisor.
+// load -> match -> judge -> explain, kept together for those who want the whole: `lockstep diagnose` and the
+// supervisor.
 
 #pragma once
 

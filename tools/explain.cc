@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: MIT
 #include "tools/explain.h"
 
+#include <fmt/format.h>
 #include <time.h>
 
 #include <algorithm>
-
-#include <fmt/format.h>
 
 #include "interpose/abi/functions.h"
 
@@ -31,7 +30,8 @@ bool makes_nccl_calls(const trace::TraceFile& file, uint32_t tid) {
   return std::any_of(file.calls.rbegin(), file.calls.rend(), [&](const Call& call) { return call.tid == tid; });
 }
 
-// --- stacks ------------------------------------------------------------------------------------------------------------------
+// --- stacks
+// ------------------------------------------------------------------------------------------------------------------
 
 // Of the newest snapshot, the thread that tells most: one of the rank's that sits in the user's own code, best one that
 // makes NCCL calls; the main thread before the rest.
@@ -50,7 +50,8 @@ std::optional<ThreadStack> from_snapshot(const Evidence& evidence, Symbolizer& s
     stack.origin = "now";
     stack.frames = without_noise(symbolizer.name_all(file, snapshot.pcs, true));
     const bool user = users_frame(stack.frames) != nullptr;
-    const int score = (user ? 4 : 0) + (makes_nccl_calls(file, snapshot.tid) ? 2 : 0) + (stack.thread == "main" ? 1 : 0);
+    const int score =
+        (user ? 4 : 0) + (makes_nccl_calls(file, snapshot.tid) ? 2 : 0) + (stack.thread == "main" ? 1 : 0);
     if (score <= best_score) continue;
     best_score = score;
     best = std::move(stack);
@@ -65,11 +66,13 @@ const Member* member_of(const Comm& comm, size_t rank) {
 }
 
 // The stack recorded with the call in question, else with the rank's newest call.
-std::optional<ThreadStack> from_call(const Evidence& evidence, Symbolizer& symbolizer, const Finding& finding, size_t rank) {
+std::optional<ThreadStack> from_call(const Evidence& evidence, Symbolizer& symbolizer, const Finding& finding,
+                                     size_t rank) {
   const trace::TraceFile& file = evidence.file(rank);
   const Call* call = nullptr;
   if (finding.comm && finding.seq)
-    if (const Member* member = member_of(evidence.table.comms[*finding.comm], rank)) call = member->call_at(*finding.seq);
+    if (const Member* member = member_of(evidence.table.comms[*finding.comm], rank))
+      call = member->call_at(*finding.seq);
   for (auto at = file.calls.rbegin(); at != file.calls.rend() && !call; ++at)
     if (at->stack && is_its_thread(evidence.run.ranks[rank], at->tid)) call = &*at;
   if (!call) return std::nullopt;
@@ -83,13 +86,15 @@ std::optional<ThreadStack> from_call(const Evidence& evidence, Symbolizer& symbo
 }
 
 bool is_mismatch(const Finding& finding) {
-  return finding.kind == Kind::op_mismatch || finding.kind == Kind::count_mismatch || finding.kind == Kind::dtype_mismatch ||
-         finding.kind == Kind::redop_mismatch || finding.kind == Kind::root_mismatch;
+  return finding.kind == Kind::op_mismatch || finding.kind == Kind::count_mismatch ||
+         finding.kind == Kind::dtype_mismatch || finding.kind == Kind::redop_mismatch ||
+         finding.kind == Kind::root_mismatch;
 }
 
 void add_stack(const Evidence& evidence, Symbolizer& symbolizer, Finding& finding, size_t rank) {
   // Where calls differ, the place of the call is what one looks for; else the place where the rank is now.
-  std::optional<ThreadStack> stack = is_mismatch(finding) ? from_call(evidence, symbolizer, finding, rank) : std::nullopt;
+  std::optional<ThreadStack> stack =
+      is_mismatch(finding) ? from_call(evidence, symbolizer, finding, rank) : std::nullopt;
   if (!stack) stack = from_snapshot(evidence, symbolizer, rank);
   if (!stack) stack = from_call(evidence, symbolizer, finding, rank);
   if (!stack || stack->frames.empty()) return;
@@ -99,7 +104,8 @@ void add_stack(const Evidence& evidence, Symbolizer& symbolizer, Finding& findin
 
 void add_stacks(const Evidence& evidence, Symbolizer& symbolizer, Finding& finding) {
   constexpr size_t kMost = 16;  // of a thousand culprits the first few will do
-  for (size_t i = 0; i < finding.culprits.size() && i < kMost; i++) add_stack(evidence, symbolizer, finding, finding.culprits[i]);
+  for (size_t i = 0; i < finding.culprits.size() && i < kMost; i++)
+    add_stack(evidence, symbolizer, finding, finding.culprits[i]);
   for (const size_t rank : finding.victims) {
     if (finding.stacks.count(rank)) continue;
     add_stack(evidence, symbolizer, finding, rank);
@@ -108,7 +114,8 @@ void add_stacks(const Evidence& evidence, Symbolizer& symbolizer, Finding& findi
   }
 }
 
-// --- words -------------------------------------------------------------------------------------------------------------------
+// --- words
+// -------------------------------------------------------------------------------------------------------------------
 
 std::string place_of(const Run& run, size_t rank) {
   const trace::FileHeader& header = run.process_of(rank).file.header;
@@ -151,18 +158,24 @@ std::string marks_text(const Finding& finding) {
 
 std::string waiting_text(const Evidence& evidence, const Finding& finding) {
   if (finding.victims.empty() || finding.pending_ns <= 0) return "";
-  return fmt::format("; {} waiting there for {}",
-                     ranks_text(evidence.run, finding.victims) + (finding.victims.size() == 1 ? " has been" : " have been"),
-                     duration_text(finding.pending_ns));
+  return fmt::format(
+      "; {} waiting there for {}",
+      ranks_text(evidence.run, finding.victims) + (finding.victims.size() == 1 ? " has been" : " have been"),
+      duration_text(finding.pending_ns));
 }
 
 const char* field_of(Kind kind) {
   switch (kind) {
-    case Kind::count_mismatch: return "another number of elements";
-    case Kind::dtype_mismatch: return "another data type";
-    case Kind::redop_mismatch: return "another reduction";
-    case Kind::root_mismatch: return "another root";
-    default: return "another operation";
+    case Kind::count_mismatch:
+      return "another number of elements";
+    case Kind::dtype_mismatch:
+      return "another data type";
+    case Kind::redop_mismatch:
+      return "another reduction";
+    case Kind::root_mismatch:
+      return "another root";
+    default:
+      return "another operation";
   }
 }
 
@@ -171,7 +184,8 @@ std::string odd_calls(const Evidence& evidence, const Finding& finding) {
   std::vector<std::pair<std::string, std::vector<size_t>>> groups;
   for (const auto& [rank, signature] : finding.actual) {
     const std::string text = signature ? signature_text(*signature) : "nothing";
-    const auto same = std::find_if(groups.begin(), groups.end(), [&](const auto& group) { return group.first == text; });
+    const auto same =
+        std::find_if(groups.begin(), groups.end(), [&](const auto& group) { return group.first == text; });
     if (same == groups.end()) {
       groups.push_back({text, {rank}});
     } else {
@@ -179,7 +193,8 @@ std::string odd_calls(const Evidence& evidence, const Finding& finding) {
     }
   }
   std::string text;
-  for (const auto& [call, ranks] : groups) text += fmt::format("{}{} called {}", text.empty() ? "" : ", ", ranks_text(evidence.run, ranks), call);
+  for (const auto& [call, ranks] : groups)
+    text += fmt::format("{}{} called {}", text.empty() ? "" : ", ", ranks_text(evidence.run, ranks), call);
   return text;
 }
 
@@ -189,15 +204,19 @@ std::string mismatch_summary(const Evidence& evidence, const Finding& finding) {
   if (finding.culprits.empty()) {
     text = fmt::format("the calls #{} on {} differ: {}", *finding.seq, comm, odd_calls(evidence, finding));
   } else {
-    text = fmt::format("{} made collective #{} on {} with {}: {} where {} {}", who(evidence.run, finding.culprits), *finding.seq, comm,
-                       field_of(finding.kind),
-                       finding.actual.empty() || !finding.actual.begin()->second ? "nothing" : signature_text(*finding.actual.at(finding.culprits.front())),
-                       ranks_text(evidence.run, finding.victims), finding.expected ? "called " + signature_text(*finding.expected) : "agree");
+    text = fmt::format("{} made collective #{} on {} with {}: {} where {} {}", who(evidence.run, finding.culprits),
+                       *finding.seq, comm, field_of(finding.kind),
+                       finding.actual.empty() || !finding.actual.begin()->second
+                           ? "nothing"
+                           : signature_text(*finding.actual.at(finding.culprits.front())),
+                       ranks_text(evidence.run, finding.victims),
+                       finding.expected ? "called " + signature_text(*finding.expected) : "agree");
   }
   if (finding.step) text += fmt::format(", in step {}", *finding.step);
   if (finding.hangs)
-    text += fmt::format("; the job hangs since{}, for {}", finding.stuck_seq ? fmt::format(" #{}", *finding.stuck_seq) : "",
-                        duration_text(finding.pending_ns));
+    text +=
+        fmt::format("; the job hangs since{}, for {}", finding.stuck_seq ? fmt::format(" #{}", *finding.stuck_seq) : "",
+                    duration_text(finding.pending_ns));
   if (!finding.detail.empty()) text += "; " + finding.detail;
   return text;
 }
@@ -207,14 +226,25 @@ std::string absent_summary(const Evidence& evidence, const Finding& finding) {
   const std::string subject = who(evidence.run, finding.culprits);
   std::string text;
   switch (finding.kind) {
-    case Kind::left_early: text = fmt::format("{} left before {}: {}", subject, what, finding.detail); break;
-    case Kind::died: text = fmt::format("{} died before {}: {}", subject, what, finding.detail); break;
-    case Kind::init_incomplete: text = fmt::format("{} never joined {}", subject, what); break;
-    case Kind::p2p_unmatched: text = fmt::format("{} never answered a {}", subject, what); break;
-    default: text = fmt::format("{} never made {}", subject, what); break;
+    case Kind::left_early:
+      text = fmt::format("{} left before {}: {}", subject, what, finding.detail);
+      break;
+    case Kind::died:
+      text = fmt::format("{} died before {}: {}", subject, what, finding.detail);
+      break;
+    case Kind::init_incomplete:
+      text = fmt::format("{} never joined {}", subject, what);
+      break;
+    case Kind::p2p_unmatched:
+      text = fmt::format("{} never answered a {}", subject, what);
+      break;
+    default:
+      text = fmt::format("{} never made {}", subject, what);
+      break;
   }
   const bool told = finding.kind == Kind::left_early || finding.kind == Kind::died;
-  if (finding.kind == Kind::missing_call || finding.kind == Kind::init_incomplete || finding.kind == Kind::p2p_unmatched)
+  if (finding.kind == Kind::missing_call || finding.kind == Kind::init_incomplete ||
+      finding.kind == Kind::p2p_unmatched)
     text += where_text(evidence, finding);
   text += marks_text(finding) + waiting_text(evidence, finding);
   if (!told && !finding.detail.empty()) text += "; " + finding.detail;
@@ -223,23 +253,29 @@ std::string absent_summary(const Evidence& evidence, const Finding& finding) {
 
 std::string init_nobody_summary(const Evidence& evidence, const Finding& finding) {
   const Comm& comm = evidence.table.comms[*finding.comm];
-  const std::string missing = finding.traceless.empty() ? std::string("others") : "rank " + number_ranges(finding.traceless) + ", without a trace,";
-  return fmt::format("{} never joined {} (of {} ranks){}", missing, call_text(evidence, finding), comm.nranks, waiting_text(evidence, finding));
+  const std::string missing = finding.traceless.empty()
+                                  ? std::string("others")
+                                  : "rank " + number_ranges(finding.traceless) + ", without a trace,";
+  return fmt::format("{} never joined {} (of {} ranks){}", missing, call_text(evidence, finding), comm.nranks,
+                     waiting_text(evidence, finding));
 }
 
 std::string death_summary(const Evidence& evidence, const Finding& finding) {
-  if (finding.culprits.empty()) return fmt::format("all {} ranks ended alike: each {}", evidence.run.ranks.size(), finding.detail.substr(3));
+  if (finding.culprits.empty())
+    return fmt::format("all {} ranks ended alike: each {}", evidence.run.ranks.size(), finding.detail.substr(3));
   std::string text = fmt::format("{} died: {}", who(evidence.run, finding.culprits), finding.detail);
   if (finding.agreed_seq && finding.comm)
-    text += fmt::format("; its last collective was {} #{} on {}", finding.agreed_op.empty() ? "call" : finding.agreed_op,
-                        *finding.agreed_seq, evidence.table.comms[*finding.comm].name);
+    text +=
+        fmt::format("; its last collective was {} #{} on {}", finding.agreed_op.empty() ? "call" : finding.agreed_op,
+                    *finding.agreed_seq, evidence.table.comms[*finding.comm].name);
   return text + marks_text(finding);
 }
 
 std::string missing_trace_summary(const Evidence& evidence, const Finding& finding) {
   std::string text = fmt::format("no trace of rank {}", number_ranges(evidence.run.missing));
   if (!finding.traceless.empty())
-    text += fmt::format(", and all others sit in {} for {}: they may be waiting for it", call_text(evidence, finding), duration_text(finding.pending_ns));
+    text += fmt::format(", and all others sit in {} for {}: they may be waiting for it", call_text(evidence, finding),
+                        duration_text(finding.pending_ns));
   return text;
 }
 
@@ -253,22 +289,30 @@ std::string cycle_text(const Evidence& evidence, const Finding& finding) {
 std::string summary_of(const Evidence& evidence, const Finding& finding) {
   if (is_mismatch(finding)) return mismatch_summary(evidence, finding);
   switch (finding.kind) {
-    case Kind::missing_trace: return missing_trace_summary(evidence, finding);
+    case Kind::missing_trace:
+      return missing_trace_summary(evidence, finding);
     case Kind::stalled_together:
       return fmt::format("all ranks made the same calls and {} in {} for {}: nobody is missing, so nobody is named",
-                         ranks_text(evidence.run, finding.victims) + (finding.victims.size() == 1 ? " sits" : " sit"), call_text(evidence, finding), duration_text(finding.pending_ns));
-    case Kind::idle: return fmt::format("all ranks are idle: no NCCL call for {} and nothing pending", duration_text(finding.pending_ns));
+                         ranks_text(evidence.run, finding.victims) + (finding.victims.size() == 1 ? " sits" : " sit"),
+                         call_text(evidence, finding), duration_text(finding.pending_ns));
+    case Kind::idle:
+      return fmt::format("all ranks are idle: no NCCL call for {} and nothing pending",
+                         duration_text(finding.pending_ns));
     case Kind::straggler: {
       std::vector<size_t> late;
       for (const auto& [rank, nothing] : finding.actual) late.push_back(rank);
-      return fmt::format("{} {} not made {} yet; {} waiting for {} since {}", ranks_text(evidence.run, late), late.size() == 1 ? "has" : "have",
-                         call_text(evidence, finding), ranks_text(evidence.run, finding.victims) + (finding.victims.size() == 1 ? " has been" : " have been"),
-                         duration_text(finding.pending_ns), clock_text(finding.since.wall_ns));
+      return fmt::format(
+          "{} {} not made {} yet; {} waiting for {} since {}", ranks_text(evidence.run, late),
+          late.size() == 1 ? "has" : "have", call_text(evidence, finding),
+          ranks_text(evidence.run, finding.victims) + (finding.victims.size() == 1 ? " has been" : " have been"),
+          duration_text(finding.pending_ns), clock_text(finding.since.wall_ns));
     }
     case Kind::cross_communicator_cycle:
     case Kind::p2p_cycle:
-      return fmt::format("ranks wait for one another in a circle: {}{}", cycle_text(evidence, finding), waiting_text(evidence, finding));
-    default: break;
+      return fmt::format("ranks wait for one another in a circle: {}{}", cycle_text(evidence, finding),
+                         waiting_text(evidence, finding));
+    default:
+      break;
   }
   if (finding.kind == Kind::died && !finding.hangs) return death_summary(evidence, finding);
   if (finding.culprits.empty()) return init_nobody_summary(evidence, finding);
@@ -278,24 +322,42 @@ std::string summary_of(const Evidence& evidence, const Finding& finding) {
 std::string next_of(const Finding& finding) {
   switch (finding.kind) {
     case Kind::missing_call:
-      return "look at the function it sits in and at the condition that led there: unequal batch counts, a test of the rank, or a decision made by one rank alone";
+      return "look at the function it sits in and at the condition that led there: unequal batch counts, a test of the "
+             "rank, or a decision made by one rank alone";
     case Kind::left_early:
-      return "compare how many steps or batches each rank was given, and make all ranks leave the loop by a common decision";
-    case Kind::died: return "read that rank's own log and core dump at the time of its end; the other ranks are victims";
-    case Kind::op_mismatch: return "compare the two stacks: the ranks took different branches before this call";
-    case Kind::count_mismatch: return "compare the sizes that lead to this call on both ranks: batch, padding, or a shape decided by one rank alone";
-    case Kind::dtype_mismatch: return "compare the data types on both ranks: mixed precision or a configuration that differs";
-    case Kind::redop_mismatch: return "compare the reduction passed on both ranks; sum and average differ by the number of ranks";
-    case Kind::root_mismatch: return "check whether a global rank was passed where a rank of the communicator is meant";
-    case Kind::init_incomplete: return "find out why it never came to create the communicator: an error before it, or a condition that left it out";
-    case Kind::cross_communicator_cycle: return "give all ranks one order in which they use these communicators";
-    case Kind::p2p_cycle: return "put sends and receives that depend on each other between ncclGroupStart and ncclGroupEnd";
-    case Kind::p2p_unmatched: return "check which peer and how many messages each of the two ranks believes in";
+      return "compare how many steps or batches each rank was given, and make all ranks leave the loop by a common "
+             "decision";
+    case Kind::died:
+      return "read that rank's own log and core dump at the time of its end; the other ranks are victims";
+    case Kind::op_mismatch:
+      return "compare the two stacks: the ranks took different branches before this call";
+    case Kind::count_mismatch:
+      return "compare the sizes that lead to this call on both ranks: batch, padding, or a shape decided by one rank "
+             "alone";
+    case Kind::dtype_mismatch:
+      return "compare the data types on both ranks: mixed precision or a configuration that differs";
+    case Kind::redop_mismatch:
+      return "compare the reduction passed on both ranks; sum and average differ by the number of ranks";
+    case Kind::root_mismatch:
+      return "check whether a global rank was passed where a rank of the communicator is meant";
+    case Kind::init_incomplete:
+      return "find out why it never came to create the communicator: an error before it, or a condition that left it "
+             "out";
+    case Kind::cross_communicator_cycle:
+      return "give all ranks one order in which they use these communicators";
+    case Kind::p2p_cycle:
+      return "put sends and receives that depend on each other between ncclGroupStart and ncclGroupEnd";
+    case Kind::p2p_unmatched:
+      return "check which peer and how many messages each of the two ranks believes in";
     case Kind::stalled_together:
-      return "the calls agree, so look below them: device state, other streams, network and NCCL's own log (NCCL_DEBUG=INFO) on every node";
-    case Kind::missing_trace: return "find out whether that rank ran at all and where it wrote its trace, then diagnose again with it";
-    case Kind::straggler: return "see what the late rank does; the call may still come";
-    case Kind::idle: return "nothing to do if the job has no work at the moment";
+      return "the calls agree, so look below them: device state, other streams, network and NCCL's own log "
+             "(NCCL_DEBUG=INFO) on every node";
+    case Kind::missing_trace:
+      return "find out whether that rank ran at all and where it wrote its trace, then diagnose again with it";
+    case Kind::straggler:
+      return "see what the late rank does; the call may still come";
+    case Kind::idle:
+      return "nothing to do if the job has no work at the moment";
   }
   return "";
 }
@@ -363,19 +425,25 @@ void explain(const Evidence& evidence, Symbolizer& symbolizer, Diagnosis& diagno
 }
 
 std::string verdict_sentence(const Evidence& evidence, const Diagnosis& diagnosis) {
-  if (!diagnosis.findings.empty() && (diagnosis.findings.front().severity == Severity::error || diagnosis.verdict == Verdict::healthy))
+  if (!diagnosis.findings.empty() &&
+      (diagnosis.findings.front().severity == Severity::error || diagnosis.verdict == Verdict::healthy))
     return fmt::format("{}: {}", verdict_name(diagnosis.verdict), diagnosis.findings.front().summary);
   if (diagnosis.verdict == Verdict::healthy) {
     size_t ended = 0;
     for (size_t rank = 0; rank < evidence.run.ranks.size(); rank++) ended += evidence.life(rank).end != End::none;
     const size_t all = evidence.run.ranks.size();
-    return fmt::format("healthy: {} ranks made the same calls on {} communicators; {}", all, evidence.table.comms.size(),
-                       ended == all ? "all have ended" : ended == 0 ? "all are running" : fmt::format("{} have ended", ended));
+    return fmt::format("healthy: {} ranks made the same calls on {} communicators; {}", all,
+                       evidence.table.comms.size(),
+                       ended == all ? "all have ended"
+                       : ended == 0 ? "all are running"
+                                    : fmt::format("{} have ended", ended));
   }
-  return fmt::format("unknown: {}", diagnosis.remarks.empty() ? "the evidence does not suffice" : diagnosis.remarks.front());
+  return fmt::format("unknown: {}",
+                     diagnosis.remarks.empty() ? "the evidence does not suffice" : diagnosis.remarks.front());
 }
 
-// --- table of ranks ------------------------------------------------------------------------------------------------------------
+// --- table of ranks
+// ------------------------------------------------------------------------------------------------------------
 
 namespace {
 
@@ -393,7 +461,8 @@ std::string state_text(const Evidence& evidence, const Diagnosis& diagnosis, siz
   if (!member) {
     state = fmt::format("not in {}", comm.name);
   } else if (member->launched <= seq) {
-    state = member->called > seq ? fmt::format("{} inside a group never closed", what) : fmt::format("{} not called", what);
+    state =
+        member->called > seq ? fmt::format("{} inside a group never closed", what) : fmt::format("{} not called", what);
   } else {
     const Call* call = member->call_at(seq);
     const bool open = call && !call->returned && member->info->coll_returned <= seq;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
-// From what the rules found to words and stacks: the sentence that is the verdict, what to check first, and the culprit's
-// stack beside that of a rank that did as most did. All reports print what is composed here.
+// From what the rules found to words and stacks: the sentence that is the verdict, what to check first, and the
+// culprit's stack beside that of a rank that did as most did. All reports print what is composed here.
 
 #pragma once
 
@@ -17,7 +17,8 @@ void explain(const Evidence& evidence, Symbolizer& symbolizer, Diagnosis& diagno
 
 // One line per state a rank can be in, for the table of ranks.
 struct RankState {
-  std::string state;      // "has not called AllReduce #17 on tp", "in AllReduce #17 on tp, not returned", "ended: exit status 0"
+  std::string
+      state;  // "has not called AllReduce #17 on tp", "in AllReduce #17 on tp, not returned", "ended: exit status 0"
   std::string last_call;  // "AllReduce #16 on tp"
   std::string step;       // "5", or "-"
   std::string sign;       // last sign of life: "12:03:04" local time

@@ -41,57 +41,57 @@ enum class Confidence { certain, likely, possible };
 enum class Verdict { healthy, hung, mismatch, failed, slow, unknown };
 
 struct Frame {
-  std::string function;      // empty = not known
-  std::string file;          // empty = no debug information
+  std::string function;  // empty = not known
+  std::string file;      // empty = no debug information
   uint32_t line = 0;
-  std::string module;        // file name of the program or library
-  uint64_t offset = 0;       // in the module
+  std::string module;   // file name of the program or library
+  uint64_t offset = 0;  // in the module
 };
 
 struct ThreadStack {
-  std::string thread;        // "main", else the thread's name or number
-  std::string origin;        // "now": a snapshot; "call": recorded when the pending call was made
-  std::vector<Frame> frames; // innermost first, noise cut
+  std::string thread;         // "main", else the thread's name or number
+  std::string origin;         // "now": a snapshot; "call": recorded when the pending call was made
+  std::vector<Frame> frames;  // innermost first, noise cut
 };
 
 struct Finding {
   Kind kind = Kind::idle;
   Severity severity = Severity::error;
   Confidence confidence = Confidence::certain;
-  std::vector<std::string> doubts;          // why not certain, one clause each
-  bool hangs = false;                       // somebody waits for ever because of it
+  std::vector<std::string> doubts;  // why not certain, one clause each
+  bool hangs = false;               // somebody waits for ever because of it
 
-  std::vector<size_t> culprits, victims;    // indices into Run::ranks
-  std::vector<int> traceless;               // culprits that left no trace: world ranks
-  std::optional<size_t> comm;               // index into Table::comms
-  std::optional<uint64_t> seq;              // number of the collective on it
-  std::string op;                           // empty = not known
+  std::vector<size_t> culprits, victims;  // indices into Run::ranks
+  std::vector<int> traceless;             // culprits that left no trace: world ranks
+  std::optional<size_t> comm;             // index into Table::comms
+  std::optional<uint64_t> seq;            // number of the collective on it
+  std::string op;                         // empty = not known
   std::optional<Signature> expected;
-  std::map<size_t, std::optional<Signature>> actual;   // per odd rank; none = it made no such call
-  std::optional<uint64_t> agreed_seq;       // last row all members launched alike
+  std::map<size_t, std::optional<Signature>> actual;  // per odd rank; none = it made no such call
+  std::optional<uint64_t> agreed_seq;                 // last row all members launched alike
   std::string agreed_op;
   std::optional<uint64_t> step;
   std::string sample;
-  std::vector<size_t> cycle;                // ranks, each waiting for the next
+  std::vector<size_t> cycle;  // ranks, each waiting for the next
 
-  trace::Time since;                        // when the first victim began to wait, or when it happened
-  int64_t pending_ns = 0;                   // how long the longest waiter had waited by its own last sign of life
-  std::optional<uint64_t> stuck_seq;        // mismatches: where the job hangs because of it
-  std::string detail;                       // what the rule saw beyond the fields above, one clause
+  trace::Time since;                  // when the first victim began to wait, or when it happened
+  int64_t pending_ns = 0;             // how long the longest waiter had waited by its own last sign of life
+  std::optional<uint64_t> stuck_seq;  // mismatches: where the job hangs because of it
+  std::string detail;                 // what the rule saw beyond the fields above, one clause
 
   // Filled in by explain().
-  std::map<size_t, ThreadStack> stacks;     // culprits, and one victim to compare with
+  std::map<size_t, ThreadStack> stacks;  // culprits, and one victim to compare with
   std::string summary, next;
 };
 
 struct Diagnosis {
   Verdict verdict = Verdict::unknown;
-  std::vector<Finding> findings;            // root cause first
-  std::vector<std::string> remarks;         // what the reader should know besides, one sentence each
-  int64_t threshold_ns = 0;                 // what counted as hung
+  std::vector<Finding> findings;     // root cause first
+  std::vector<std::string> remarks;  // what the reader should know besides, one sentence each
+  int64_t threshold_ns = 0;          // what counted as hung
 };
 
-const char* kind_name(Kind kind);           // "missing-call"
+const char* kind_name(Kind kind);  // "missing-call"
 const char* severity_name(Severity severity);
 const char* confidence_name(Confidence confidence);
 const char* verdict_name(Verdict verdict);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
 #include "tools/job.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <system_error>
-
-#include <fmt/format.h>
 
 namespace lockstep {
 namespace fs = std::filesystem;
@@ -27,7 +27,8 @@ bool ends_with(const std::string& text, const char* end) {
 Result<Found> find_traces(const std::string& folder) {
   std::error_code failed;
   const fs::file_status status = fs::status(folder, failed);
-  if (!fs::exists(status)) return Error{fmt::format("{}: there is no such folder; name the folder `lockstep run` printed", folder)};
+  if (!fs::exists(status))
+    return Error{fmt::format("{}: there is no such folder; name the folder `lockstep run` printed", folder)};
   if (!fs::is_directory(status))
     return Error{fmt::format("{}: is a file; name the folder of traces (or use `lockstep show` for one file)", folder)};
   Found found;
@@ -52,7 +53,8 @@ Result<Job> load_job(const std::string& folder) {
   Result<Found> found = find_traces(folder);
   if (!found) return Error{found.error()};
   if (found->traces.empty()) {
-    const std::string why = found->unfinished ? fmt::format("{} unfinished ones only", found->unfinished) : "none there";
+    const std::string why =
+        found->unfinished ? fmt::format("{} unfinished ones only", found->unfinished) : "none there";
     return Error{fmt::format("{}: no trace files (*{}) in it, {}; start the job with `lockstep run`", folder,
                              trace::kFileSuffix, why)};
   }
@@ -93,7 +95,8 @@ std::string number_ranges(std::vector<int> numbers) {
     while (last + 1 < numbers.size() && numbers[last + 1] <= numbers[last] + 1) last++;
     if (!text.empty()) text += ",";
     text += std::to_string(numbers[i]);
-    if (numbers[last] != numbers[i]) text += (numbers[last] == numbers[i] + 1 ? "," : "-") + std::to_string(numbers[last]);
+    if (numbers[last] != numbers[i])
+      text += (numbers[last] == numbers[i] + 1 ? "," : "-") + std::to_string(numbers[last]);
     i = last + 1;
   }
   return text;

@@ -3,8 +3,8 @@
 // From a folder of trace files to a job: runs, their processes, and the ranks in them.
 //
 // A trace file describes a process; a verdict speaks of ranks. Which rank a process is, is not always written in one
-// place, so it is worked out in the order of design.md, "Rank identity": the launcher's environment, else the rank in the
-// largest communicator, else nothing but host and pid. One process may hold several ranks (a thread a device, or
+// place, so it is worked out in the order of design.md, "Rank identity": the launcher's environment, else the rank in
+// the largest communicator, else nothing but host and pid. One process may hold several ranks (a thread a device, or
 // ncclCommInitAll); then each rank owns some of the communicators of that process.
 //
 // A folder may hold several runs: a restarted job, or a trainer beside an inference server. They are told apart by the
@@ -28,21 +28,21 @@ struct Process {
 };
 
 struct Rank {
-  int number = -1;               // world rank; -1 = nobody knows, say host and pid
-  size_t process = 0;            // index into Run::processes
-  std::vector<uint32_t> comms;   // serials of its communicators in that process's file
-  std::vector<uint32_t> tids;    // its threads; empty = all threads of the process
+  int number = -1;              // world rank; -1 = nobody knows, say host and pid
+  size_t process = 0;           // index into Run::processes
+  std::vector<uint32_t> comms;  // serials of its communicators in that process's file
+  std::vector<uint32_t> tids;   // its threads; empty = all threads of the process
 };
 
 struct Run {
   std::string id;
   uint32_t restart = 0;
-  int64_t opened_wall_ns = 0;         // of its first process
+  int64_t opened_wall_ns = 0;  // of its first process
   std::vector<Process> processes;
-  std::vector<Rank> ranks;            // by number, unnumbered ones last
-  int world_size = -1;                // -1 = not known
-  std::vector<int> missing;           // world ranks without a trace
-  std::vector<std::string> notes;     // clashes and the like, one sentence each
+  std::vector<Rank> ranks;         // by number, unnumbered ones last
+  int world_size = -1;             // -1 = not known
+  std::vector<int> missing;        // world ranks without a trace
+  std::vector<std::string> notes;  // clashes and the like, one sentence each
 
   const Process& process_of(size_t rank) const { return processes[ranks[rank].process]; }
 };

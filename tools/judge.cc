@@ -3,10 +3,10 @@
 // All rules, in the order in which one explains the other: differing calls, then who is waited for, then deaths nobody
 // waits for, then quiet, then holes in the evidence. The findings come out root cause first: by the time it happened.
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <numeric>
-
-#include <fmt/format.h>
 
 #include "tools/rules.h"
 
@@ -32,7 +32,8 @@ bool is_mismatch(Kind kind) {
 void sort_findings(std::vector<Finding>& findings) {
   const auto key = [](const Finding& finding) { return std::make_pair(finding.severity, finding.since.wall_ns); };
   std::stable_sort(findings.begin(), findings.end(), [&](const Finding& a, const Finding& b) {
-    if (a.severity == b.severity && a.comm == b.comm && (a.kind == Kind::died) != (b.kind == Kind::died)) return a.kind == Kind::died;
+    if (a.severity == b.severity && a.comm == b.comm && (a.kind == Kind::died) != (b.kind == Kind::died))
+      return a.kind == Kind::died;
     return key(a) < key(b);
   });
 }
@@ -96,13 +97,16 @@ std::vector<std::string> gaps(const Evidence& evidence, size_t files_left_out) {
   std::vector<std::string> reasons;
   if (evidence.table.comms.empty()) reasons.push_back("no communicator was made, so there is nothing to compare");
   if (files_left_out && evidence.run.world_size <= 0)
-    reasons.push_back(fmt::format("{} trace files could not be read, and nothing says how many ranks there are", files_left_out));
+    reasons.push_back(
+        fmt::format("{} trace files could not be read, and nothing says how many ranks there are", files_left_out));
   for (size_t rank = 0; rank < evidence.run.ranks.size(); rank++) {
     const trace::TraceFile& file = evidence.file(rank);
-    if (file.dropped) reasons.push_back(fmt::format("{} events of {} were not recorded", file.dropped, rank_name(evidence.run, rank)));
+    if (file.dropped)
+      reasons.push_back(fmt::format("{} events of {} were not recorded", file.dropped, rank_name(evidence.run, rank)));
     if (!file.recording) reasons.push_back(fmt::format("recording stopped in {}", rank_name(evidence.run, rank)));
   }
-  if (rests_on_p2p(evidence)) reasons.push_back("ranks have been quiet since point-to-point calls, whose completion is not on record");
+  if (rests_on_p2p(evidence))
+    reasons.push_back("ranks have been quiet since point-to-point calls, whose completion is not on record");
   return reasons;
 }
 
@@ -116,7 +120,8 @@ void remark_on_ring(const Evidence& evidence, Diagnosis& diagnosis) {
   uint64_t overwritten = 0;
   for (const Process& process : evidence.run.processes) overwritten += process.file.overwritten;
   if (overwritten)
-    diagnosis.remarks.push_back(fmt::format("the rings have wrapped: {} older events are gone, rows before them were not compared", overwritten));
+    diagnosis.remarks.push_back(fmt::format(
+        "the rings have wrapped: {} older events are gone, rows before them were not compared", overwritten));
 }
 
 }  // namespace

@@ -2,16 +2,15 @@
 #include "tools/launch.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <cctype>
+#include <cerrno>
 #include <filesystem>
-
-#include <fmt/format.h>
 
 #include "tools/processes.h"
 
@@ -40,7 +39,9 @@ Result<std::string> make_folder(const std::string& wanted) {
   if (failed) return Error{fmt::format("{}: cannot be used as folder for the traces ({})", wanted, failed.message())};
   const std::string probe = fmt::format("{}/.probe-{}", folder, getpid());
   const int fd = open(probe.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-  if (fd < 0) return Error{fmt::format("{}: cannot write into this folder ({}); name another with --dir", folder, strerror(errno))};
+  if (fd < 0)
+    return Error{
+        fmt::format("{}: cannot write into this folder ({}); name another with --dir", folder, strerror(errno))};
   close(fd);
   unlink(probe.c_str());
   return folder;
@@ -63,7 +64,8 @@ std::string put_in_front(const std::string& entry, const std::string& list) {
   return entry + ":" + list;
 }
 
-Result<std::vector<std::pair<std::string, std::string>>> environment_for(const RunOptions& options, const std::string& folder) {
+Result<std::vector<std::pair<std::string, std::string>>> environment_for(const RunOptions& options,
+                                                                         const std::string& folder) {
   std::vector<std::pair<std::string, std::string>> environment;
   Result<std::string> libraries = library_folder();
   if (!libraries) return Error{libraries.error()};
@@ -71,7 +73,8 @@ Result<std::vector<std::pair<std::string, std::string>>> environment_for(const R
   if (options.host) {
     const std::string host = *libraries + "/lockstep/host";
     if (!fs::exists(host + "/libnccl.so.2"))
-      return Error{fmt::format("{}/libnccl.so.2: the host runtime was expected there; build or install Lockstep as a whole", host)};
+      return Error{fmt::format(
+          "{}/libnccl.so.2: the host runtime was expected there; build or install Lockstep as a whole", host)};
     environment.emplace_back("LD_LIBRARY_PATH", put_in_front(host, from_environment("LD_LIBRARY_PATH")));
   }
   environment.emplace_back("LOCKSTEP_DIR", folder);
@@ -85,7 +88,8 @@ Result<std::vector<std::pair<std::string, std::string>>> environment_for(const R
 std::string name_from_launcher() {
   for (const char* name : {"LOCKSTEP_RUN_ID", "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "TORCHELASTIC_RUN_ID"})
     if (const std::string value = from_environment(name); !value.empty() && value != "none") return as_file_name(value);
-  if (const std::string job = from_environment("SLURM_JOB_ID"); !job.empty() && !from_environment("SLURM_PROCID").empty())
+  if (const std::string job = from_environment("SLURM_JOB_ID");
+      !job.empty() && !from_environment("SLURM_PROCID").empty())
     return as_file_name(fmt::format("slurm-{}.{}", job, from_environment("SLURM_STEP_ID")));
   return "";
 }
@@ -99,18 +103,20 @@ std::string name_of_run() {
     const time_t now = time(nullptr);
     struct tm parts;
     localtime_r(&now, &parts);
-    return fmt::format("{:04}{:02}{:02}-{:02}{:02}{:02}-{}", parts.tm_year + 1900, parts.tm_mon + 1, parts.tm_mday, parts.tm_hour,
-                       parts.tm_min, parts.tm_sec, getpid());
+    return fmt::format("{:04}{:02}{:02}-{:02}{:02}{:02}-{}", parts.tm_year + 1900, parts.tm_mon + 1, parts.tm_mday,
+                       parts.tm_hour, parts.tm_min, parts.tm_sec, getpid());
   }();
   return name;
 }
 
 Result<Launch> prepare_launch(const RunOptions& options) {
-  if (options.command.empty()) return Error{"no program given; name it after --, as in `lockstep run -- python train.py`"};
+  if (options.command.empty())
+    return Error{"no program given; name it after --, as in `lockstep run -- python train.py`"};
   Launch launch;
   launch.command = options.command;
   const std::optional<std::string> program = find_program(options.command[0]);
-  if (!program) return Error{fmt::format("{}: there is no such program, or it may not be executed", options.command[0])};
+  if (!program)
+    return Error{fmt::format("{}: there is no such program, or it may not be executed", options.command[0])};
   launch.program = *program;
 
   const std::string inherited = from_environment("LOCKSTEP_DIR");

@@ -15,16 +15,16 @@
 namespace lockstep {
 
 struct RunOptions {
-  std::string folder;                    // empty = a new one under ./lockstep-traces
-  bool host = false;                     // run on the host runtime instead of the machine's NCCL and CUDA
+  std::string folder;  // empty = a new one under ./lockstep-traces
+  bool host = false;   // run on the host runtime instead of the machine's NCCL and CUDA
   bool kill_on_hang = false;
   std::optional<double> hang_seconds;
   std::vector<std::string> command;
 };
 
 struct Launch {
-  std::string folder;                    // absolute, exists, can be written
-  std::string program;                   // what execv gets
+  std::string folder;   // absolute, exists, can be written
+  std::string program;  // what execv gets
   std::vector<std::string> command;
   std::vector<std::pair<std::string, std::string>> environment;  // to be set on top of the present one
 };

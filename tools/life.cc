@@ -1,20 +1,19 @@
 // SPDX-License-Identifier: MIT
 #include "tools/life.h"
 
+#include <fmt/format.h>
 #include <signal.h>
 #include <string.h>
 
 #include <algorithm>
 
-#include <fmt/format.h>
-
 namespace lockstep {
 namespace {
 
 constexpr int64_t kSecond = 1'000'000'000;
-constexpr int64_t kSilence = 15 * kSecond;      // a heartbeat this far behind the others' has stopped
-constexpr int64_t kTogether = 12 * kSecond;     // launchers take up to ten seconds from SIGTERM to SIGKILL
-constexpr int64_t kHeadStart = 10'000'000;      // a death this much before the next was not part of one killing
+constexpr int64_t kSilence = 15 * kSecond;   // a heartbeat this far behind the others' has stopped
+constexpr int64_t kTogether = 12 * kSecond;  // launchers take up to ten seconds from SIGTERM to SIGKILL
+constexpr int64_t kHeadStart = 10'000'000;   // a death this much before the next was not part of one killing
 
 using trace::Liveness;
 using trace::SupervisorState;
@@ -87,33 +86,54 @@ bool is_request_to_stop(int signal) {
 
 const char* signal_name(int signal) {
   switch (signal) {
-    case SIGHUP: return "SIGHUP";
-    case SIGINT: return "SIGINT";
-    case SIGQUIT: return "SIGQUIT";
-    case SIGILL: return "SIGILL";
-    case SIGABRT: return "SIGABRT";
-    case SIGBUS: return "SIGBUS";
-    case SIGFPE: return "SIGFPE";
-    case SIGKILL: return "SIGKILL";
-    case SIGSEGV: return "SIGSEGV";
-    case SIGPIPE: return "SIGPIPE";
-    case SIGALRM: return "SIGALRM";
-    case SIGTERM: return "SIGTERM";
-    case SIGUSR1: return "SIGUSR1";
-    case SIGUSR2: return "SIGUSR2";
-    case SIGXCPU: return "SIGXCPU";
-    default: return "a signal";
+    case SIGHUP:
+      return "SIGHUP";
+    case SIGINT:
+      return "SIGINT";
+    case SIGQUIT:
+      return "SIGQUIT";
+    case SIGILL:
+      return "SIGILL";
+    case SIGABRT:
+      return "SIGABRT";
+    case SIGBUS:
+      return "SIGBUS";
+    case SIGFPE:
+      return "SIGFPE";
+    case SIGKILL:
+      return "SIGKILL";
+    case SIGSEGV:
+      return "SIGSEGV";
+    case SIGPIPE:
+      return "SIGPIPE";
+    case SIGALRM:
+      return "SIGALRM";
+    case SIGTERM:
+      return "SIGTERM";
+    case SIGUSR1:
+      return "SIGUSR1";
+    case SIGUSR2:
+      return "SIGUSR2";
+    case SIGXCPU:
+      return "SIGXCPU";
+    default:
+      return "a signal";
   }
 }
 
 std::string end_in_words(const Life& life) {
   switch (life.end) {
-    case End::none: return "is alive";
-    case End::clean: return "ended normally (exit status 0)";
-    case End::status: return fmt::format("ended with exit status {}", life.code);
-    case End::signal: return fmt::format("was ended by signal {} ({})", life.code, signal_name(life.code));
+    case End::none:
+      return "is alive";
+    case End::clean:
+      return "ended normally (exit status 0)";
+    case End::status:
+      return fmt::format("ended with exit status {}", life.code);
+    case End::signal:
+      return fmt::format("was ended by signal {} ({})", life.code, signal_name(life.code));
     case End::vanished:
-      return life.guessed ? "fell silent while the others went on" : "is gone without a word: killed (SIGKILL, out of memory), or its node";
+      return life.guessed ? "fell silent while the others went on"
+                          : "is gone without a word: killed (SIGKILL, out of memory), or its node";
   }
   return "";
 }

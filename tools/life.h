@@ -2,9 +2,9 @@
 //
 // How each process fared: alive, ended and how, and when it last gave a sign of life. Values only.
 //
-// The order of belief: the supervisor's wait status, the process's own record of a fatal signal, an exit status, and last
-// the bare fact that it is gone. A copied trace has no lock to ask for; there a heartbeat that stopped long before the
-// others' did is all that tells.
+// The order of belief: the supervisor's wait status, the process's own record of a fatal signal, an exit status, and
+// last the bare fact that it is gone. A copied trace has no lock to ask for; there a heartbeat that stopped long before
+// the others' did is all that tells.
 
 #pragma once
 
@@ -29,9 +29,9 @@ enum class End {
 struct Life {
   End end = End::none;
   int code = 0;
-  trace::Time when;       // of the end; for `vanished` the last sign of life
-  trace::Time seen;       // last sign of life, on the process's own clocks
-  bool guessed = false;   // the end is inferred from a heartbeat that stopped
+  trace::Time when;         // of the end; for `vanished` the last sign of life
+  trace::Time seen;         // last sign of life, on the process's own clocks
+  bool guessed = false;     // the end is inferred from a heartbeat that stopped
   bool time_known = false;  // `when` comes from a record, not from the last heartbeat
 };
 
@@ -45,7 +45,8 @@ bool is_request_to_stop(int signal);
 
 const char* signal_name(int signal);
 
-// Was the whole run stopped from outside: every process ended within seconds, and nothing tells one of them from the rest?
+// Was the whole run stopped from outside: every process ended within seconds, and nothing tells one of them from the
+// rest?
 bool stopped_from_outside(const Run& run, const std::vector<Life>& lives);
 
 }  // namespace lockstep

@@ -2,12 +2,12 @@
 //
 // The `lockstep` command. Everything it can do is in the table below.
 
+#include <fmt/format.h>
+
 #include <cstddef>
 #include <cstdio>
 #include <string>
 #include <vector>
-
-#include <fmt/format.h>
 
 #include "tools/command.h"
 

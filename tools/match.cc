@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT
 #include "tools/match.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <map>
 #include <tuple>
 #include <unordered_map>
-
-#include <fmt/format.h>
 
 #include "interpose/abi/functions.h"
 
@@ -25,12 +25,11 @@ FunctionKind kind_of(const Call& call) {
   return info ? info->kind : FunctionKind::local;
 }
 
-Fn canonical(uint16_t fn) {
-  return fn == static_cast<uint16_t>(Fn::Bcast) ? Fn::Broadcast : static_cast<Fn>(fn);
-}
+Fn canonical(uint16_t fn) { return fn == static_cast<uint16_t>(Fn::Bcast) ? Fn::Broadcast : static_cast<Fn>(fn); }
 
-// Groups of this process that no call of ncclGroupEnd has closed yet: what is in them is not launched. Only groups whose
-// calls are on record can be judged; a group lost with the ring's tail is older than everything on record, so closed.
+// Groups of this process that no call of ncclGroupEnd has closed yet: what is in them is not launched. Only groups
+// whose calls are on record can be judged; a group lost with the ring's tail is older than everything on record, so
+// closed.
 struct OpenGroups {
   std::unordered_map<uint32_t, uint64_t> last_in_group;  // group -> event of the newest call in it
   std::unordered_map<uint32_t, bool> closed;
@@ -86,7 +85,8 @@ void place_zero_calls(Member& member) {
   }
 }
 
-Member make_member(const Run& run, size_t rank, const CommInfo& info, const CallsByComm& calls, const OpenGroups& groups) {
+Member make_member(const Run& run, size_t rank, const CommInfo& info, const CallsByComm& calls,
+                   const OpenGroups& groups) {
   Member member;
   member.rank = rank;
   member.comm_rank = info.rank;

@@ -4,8 +4,8 @@
 //
 // Rows are matched by the communicator's own sequence numbers and nothing else: ranks issue different numbers of other
 // calls, rings wrap, clocks differ between hosts. A communicator is known by NCCL's id plus a generation, since handles
-// and, with a fixed rendezvous, even ids come again. The generation is counted here per (id, rank) from the order in which
-// a process made them, so that ranks that are threads of one process do not count each other's.
+// and, with a fixed rendezvous, even ids come again. The generation is counted here per (id, rank) from the order in
+// which a process made them, so that ranks that are threads of one process do not count each other's.
 //
 // What a member launched is known from the fixed area of its trace even when the ring no longer holds the calls. A call
 // inside a group that was never closed is not launched.
@@ -38,12 +38,12 @@ struct Signature {
 };
 
 struct Member {
-  size_t rank = 0;                 // index into Run::ranks
+  size_t rank = 0;  // index into Run::ranks
   int comm_rank = -1;
   const trace::CommInfo* info = nullptr;
   const trace::TraceFile* file = nullptr;
-  uint64_t called = 0;             // collectives called so far = number of the next
-  uint64_t launched = 0;           // less those in a group that is still open
+  uint64_t called = 0;                          // collectives called so far = number of the next
+  uint64_t launched = 0;                        // less those in a group that is still open
   std::vector<const trace::Call*> collectives;  // those still on record, ascending seq
   std::vector<const trace::Call*> zero_calls;   // count 0: enqueued nothing; see next_seq
   std::vector<uint64_t> zero_next_seq;          // for each of them, the number of the collective that follows it
@@ -58,15 +58,15 @@ struct Comm {
   uint64_t id = 0;
   uint32_t generation = 0;
   uint64_t parent_id = 0;
-  std::string name;                // as verdicts call it
-  int nranks = -1;                 // -1 = not known (every init call is still open, or a split)
-  std::vector<Member> members;     // with evidence, by rank in the communicator
+  std::string name;             // as verdicts call it
+  int nranks = -1;              // -1 = not known (every init call is still open, or a split)
+  std::vector<Member> members;  // with evidence, by rank in the communicator
 
   bool complete() const { return nranks > 0 && static_cast<int>(members.size()) == nranks; }
 };
 
 struct Table {
-  std::vector<Comm> comms;         // largest first, then by the time they were made
+  std::vector<Comm> comms;  // largest first, then by the time they were made
 };
 
 Table match(const Run& run);

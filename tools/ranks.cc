@@ -2,11 +2,11 @@
 //
 // Who is which rank. Works on values only, so that tests can build any job by hand.
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <map>
 #include <set>
-
-#include <fmt/format.h>
 
 #include "interpose/abi/functions.h"
 #include "tools/job.h"
@@ -17,7 +17,8 @@ namespace {
 using trace::CommInfo;
 using trace::TraceFile;
 
-// --- one process: how many ranks does it hold? ---------------------------------------------------------------------------
+// --- one process: how many ranks does it hold?
+// ---------------------------------------------------------------------------
 
 // The communicator in which this process has several ranks, or 0: the largest such, then the first made.
 uint64_t shared_comm(const TraceFile& file) {
@@ -30,7 +31,8 @@ uint64_t shared_comm(const TraceFile& file) {
   }
   uint64_t best = 0;
   for (const CommInfo& comm : file.comms)
-    if (ranks_in.count(comm.id) && ranks_in[comm.id].size() > 1 && (best == 0 || size[comm.id] > size[best])) best = comm.id;
+    if (ranks_in.count(comm.id) && ranks_in[comm.id].size() > 1 && (best == 0 || size[comm.id] > size[best]))
+      best = comm.id;
   return best;
 }
 
@@ -48,14 +50,16 @@ Rank whole_process(const Process& process, size_t index) {
   Rank rank;
   rank.process = index;
   for (const CommInfo& comm : process.file.comms) rank.comms.push_back(comm.serial);
-  rank.number = process.file.header.env_rank >= 0 ? process.file.header.env_rank : rank_in_largest(process.file, rank.comms);
+  rank.number =
+      process.file.header.env_rank >= 0 ? process.file.header.env_rank : rank_in_largest(process.file, rank.comms);
   return rank;
 }
 
 // The rank of this process that owns a communicator other than the shared one: whose parent it came from, whose thread
 // made it (when that thread made one rank's communicator only), or whose device it is on.
 Rank* owner_of(const CommInfo& comm, std::vector<Rank>& ranks, const std::map<uint32_t, size_t>& by_serial,
-               const std::map<uint32_t, std::set<size_t>>& by_thread, const std::map<int, std::set<size_t>>& by_device) {
+               const std::map<uint32_t, std::set<size_t>>& by_thread,
+               const std::map<int, std::set<size_t>>& by_device) {
   if (const auto parent = by_serial.find(comm.parent_serial); comm.parent_serial && parent != by_serial.end())
     return &ranks[parent->second];
   if (const auto thread = by_thread.find(comm.creator_tid); thread != by_thread.end() && thread->second.size() == 1)
@@ -96,8 +100,9 @@ std::vector<Rank> ranks_of(const Process& process, size_t index, std::vector<std
     if (owner) {
       give(comm, static_cast<size_t>(owner - ranks.data()));
     } else {
-      notes.push_back(fmt::format("{}: cannot tell which of the process's {} ranks owns communicator {}; it is left out",
-                                  process.file.path, ranks.size(), comm.serial));
+      notes.push_back(
+          fmt::format("{}: cannot tell which of the process's {} ranks owns communicator {}; it is left out",
+                      process.file.path, ranks.size(), comm.serial));
     }
   }
   // A thread is a rank's own when it called on that rank's communicators only.
@@ -111,7 +116,8 @@ std::vector<Rank> ranks_of(const Process& process, size_t index, std::vector<std
   return ranks;
 }
 
-// --- one folder: how many runs? --------------------------------------------------------------------------------------------
+// --- one folder: how many runs?
+// --------------------------------------------------------------------------------------------
 
 // A set of processes linked by communicators, to be kept together.
 struct Island {
@@ -162,7 +168,8 @@ bool overlap(const std::set<int>& a, const std::set<int>& b) {
 }
 
 // Islands whose ranks do not collide are one run; a collision opens a new one.
-std::vector<std::vector<size_t>> split_by_collision(const std::vector<Process>& processes, const std::vector<size_t>& members) {
+std::vector<std::vector<size_t>> split_by_collision(const std::vector<Process>& processes,
+                                                    const std::vector<size_t>& members) {
   std::vector<std::vector<size_t>> runs;
   std::vector<std::set<int>> numbers;
   for (const Island& island : islands_of(processes, members)) {
@@ -176,7 +183,8 @@ std::vector<std::vector<size_t>> split_by_collision(const std::vector<Process>& 
   return runs;
 }
 
-// --- one run: its ranks --------------------------------------------------------------------------------------------------
+// --- one run: its ranks
+// --------------------------------------------------------------------------------------------------
 
 // Of two claims to one rank, the better: it has communicators, it lives, it is newer.
 bool better_claim(const Run& run, const Rank& a, const Rank& b) {
@@ -205,9 +213,10 @@ void settle_clashes(Run& run) {
     }
     const TraceFile& out = run.processes[loser.process].file;
     if (out.comms.empty()) continue;  // a helper process that inherited the environment: no rival
-    run.notes.push_back(fmt::format("rank {} is claimed by two processes; pid {} (host {}) is used, pid {} (host {}, {}) is not",
-                                    rank.number, run.processes[other->process].file.header.pid,
-                                    run.processes[other->process].file.header.host, out.header.pid, out.header.host, out.path));
+    run.notes.push_back(
+        fmt::format("rank {} is claimed by two processes; pid {} (host {}) is used, pid {} (host {}, {}) is not",
+                    rank.number, run.processes[other->process].file.header.pid,
+                    run.processes[other->process].file.header.host, out.header.pid, out.header.host, out.path));
   }
   run.ranks = std::move(settled);
 }
@@ -229,7 +238,8 @@ int world_size_of(const Run& run) {
 // A process that has no number although exactly one number is free must be that rank.
 void adopt_last_number(Run& run) {
   const auto is_unnamed = [&](const Rank& rank) {
-    return rank.number < 0 && (!run.processes[rank.process].file.comms.empty() || !run.processes[rank.process].file.calls.empty());
+    return rank.number < 0 &&
+           (!run.processes[rank.process].file.comms.empty() || !run.processes[rank.process].file.calls.empty());
   };
   if (run.missing.size() != 1 || std::count_if(run.ranks.begin(), run.ranks.end(), is_unnamed) != 1) return;
   Rank& rank = *std::find_if(run.ranks.begin(), run.ranks.end(), is_unnamed);
@@ -287,7 +297,8 @@ std::vector<Run> assemble_runs(std::vector<Process> processes) {
       runs.push_back(make_run(std::move(taken)));
     }
   }
-  std::stable_sort(runs.begin(), runs.end(), [](const Run& a, const Run& b) { return a.opened_wall_ns < b.opened_wall_ns; });
+  std::stable_sort(runs.begin(), runs.end(),
+                   [](const Run& a, const Run& b) { return a.opened_wall_ns < b.opened_wall_ns; });
   return runs;
 }
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
 //
-// `diagnose --json`, described by docs/diagnose-schema.json. Keys keep their order, so that diffs of two reports are small.
+// `diagnose --json`, described by docs/diagnose-schema.json. Keys keep their order, so that diffs of two reports are
+// small.
 
 #include <algorithm>
-#include <set>
-
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "tools/report.h"
 #include "tools/symbols.h"
@@ -61,7 +61,8 @@ ordered_json stacks_json(const Run& run, const Finding& finding) {
   for (const auto& [rank, stack] : finding.stacks) {
     ordered_json frames = ordered_json::array();
     for (const Frame& frame : stack.frames) frames.push_back(frame_json(frame));
-    stacks[key_of(run, rank)] = ordered_json::array({{{"thread", stack.thread}, {"origin", stack.origin}, {"frames", frames}}});
+    stacks[key_of(run, rank)] =
+        ordered_json::array({{{"thread", stack.thread}, {"origin", stack.origin}, {"frames", frames}}});
   }
   return stacks;
 }
@@ -81,8 +82,9 @@ ordered_json finding_json(const Evidence& evidence, const Finding& finding) {
   out["expected"] = signature_json(finding.expected);
   out["actual"] = ordered_json::object();
   for (const auto& [rank, signature] : finding.actual) out["actual"][key_of(run, rank)] = signature_json(signature);
-  out["last_agreed"] = finding.agreed_seq ? ordered_json{{"seq", *finding.agreed_seq}, {"op", text_or_null(finding.agreed_op)}}
-                                          : ordered_json(nullptr);
+  out["last_agreed"] = finding.agreed_seq
+                           ? ordered_json{{"seq", *finding.agreed_seq}, {"op", text_or_null(finding.agreed_op)}}
+                           : ordered_json(nullptr);
   out["step"] = or_null(finding.step);
   out["sample"] = text_or_null(finding.sample);
   out["cycle"] = finding.cycle.empty() ? ordered_json(nullptr) : in_order(run, finding.cycle);
@@ -118,7 +120,8 @@ ordered_json job_json(const Job& job, const Run& run) {
       std::count_if(run.ranks.begin(), run.ranks.end(), [](const Rank& rank) { return rank.number >= 0; }));
   ordered_json others = ordered_json::array();
   for (const Run& other : job.runs)
-    if (&other != &run) others.push_back({{"id", other.id}, {"restart", other.restart}, {"traces", other.processes.size()}});
+    if (&other != &run)
+      others.push_back({{"id", other.id}, {"restart", other.restart}, {"traces", other.processes.size()}});
   return {{"ranks", run.world_size > 0 ? run.world_size : static_cast<int>(numbered)},
           {"traces", run.processes.size()},
           {"missing_ranks", run.missing},

@@ -3,13 +3,12 @@
 // The verdict for people. The first line says all that one needs to know; what follows is the proof: expected beside
 // actual, the odd stack beside one of the many, and every rank in a table in which equal ranks share a line.
 
+#include <fmt/format.h>
 #include <stdlib.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <set>
-
-#include <fmt/format.h>
 
 #include "tools/explain.h"
 #include "tools/report.h"
@@ -51,7 +50,8 @@ std::string actual_lines(const Evidence& evidence, const Finding& finding) {
     }
   }
   std::string text;
-  for (const auto& [did, ranks] : groups) text += fmt::format("  {:<12}{}: {}\n", "actual", rank_list(evidence.run, ranks), did);
+  for (const auto& [did, ranks] : groups)
+    text += fmt::format("  {:<12}{}: {}\n", "actual", rank_list(evidence.run, ranks), did);
   return text;
 }
 
@@ -59,14 +59,17 @@ std::string proof(const Evidence& evidence, const Finding& finding) {
   std::string text;
   if (finding.expected) {
     const std::string whose = finding.culprits.empty() && finding.actual.size() > 1 && !finding.hangs ? "one side" : "";
-    text += fmt::format("  {:<12}{}{}\n", "expected", whose.empty() ? "" : whose + ": ", signature_text(*finding.expected));
+    text +=
+        fmt::format("  {:<12}{}{}\n", "expected", whose.empty() ? "" : whose + ": ", signature_text(*finding.expected));
   }
   text += actual_lines(evidence, finding);
   if (finding.agreed_seq && finding.comm)
-    text += fmt::format("  {:<12}{} #{} on {}\n", "last agreed", finding.agreed_op.empty() ? "collective" : finding.agreed_op,
-                        *finding.agreed_seq, evidence.table.comms[*finding.comm].name);
+    text += fmt::format("  {:<12}{} #{} on {}\n", "last agreed",
+                        finding.agreed_op.empty() ? "collective" : finding.agreed_op, *finding.agreed_seq,
+                        evidence.table.comms[*finding.comm].name);
   if (finding.since.wall_ns) text += fmt::format("  {:<12}{}\n", "since", clock_text(finding.since.wall_ns));
-  if (!finding.victims.empty()) text += fmt::format("  {:<12}{}\n", "victims", rank_list(evidence.run, finding.victims));
+  if (!finding.victims.empty())
+    text += fmt::format("  {:<12}{}\n", "victims", rank_list(evidence.run, finding.victims));
   text += fmt::format("  {:<12}{}", "confidence", confidence_name(finding.confidence));
   for (size_t i = 0; i < finding.doubts.size(); i++) text += (i ? "; " : ": ") + finding.doubts[i];
   return text + "\n";
@@ -83,14 +86,16 @@ std::string stacks(const Evidence& evidence, const Finding& finding, const Paint
     const bool is_culprit = std::find(finding.culprits.begin(), finding.culprits.end(), rank) != finding.culprits.end();
     const ThreadStack& stack = found->second;
     const char* when = stack.origin == "now" ? "now" : "when it made the call";
-    text += fmt::format("\n  {}\n", paint.bold(fmt::format("{} of {}, thread {}, {}:", is_culprit ? "stack" : "beside it, the stack",
-                                                           rank_name(evidence.run, rank), stack.thread, when)));
+    text += fmt::format(
+        "\n  {}\n", paint.bold(fmt::format("{} of {}, thread {}, {}:", is_culprit ? "stack" : "beside it, the stack",
+                                           rank_name(evidence.run, rank), stack.thread, when)));
     for (const Frame& frame : stack.frames) text += "    " + frame_text(frame) + "\n";
   }
   return text;
 }
 
-// --- table of ranks ------------------------------------------------------------------------------------------------------------
+// --- table of ranks
+// ------------------------------------------------------------------------------------------------------------
 
 struct Line {
   std::vector<int> numbers;
@@ -118,7 +123,8 @@ std::vector<Line> lines_of(const Evidence& evidence, const Diagnosis& diagnosis)
   }
   for (Line& line : lines) {
     line.label = line.numbers.empty() ? "?" : number_ranges(line.numbers);
-    if (line.numbers.size() > 1) line.place = line.hosts.size() == 1 ? *line.hosts.begin() : fmt::format("{} hosts", line.hosts.size());
+    if (line.numbers.size() > 1)
+      line.place = line.hosts.size() == 1 ? *line.hosts.begin() : fmt::format("{} hosts", line.hosts.size());
   }
   return lines;
 }
@@ -127,7 +133,8 @@ std::string table(const Evidence& evidence, const Diagnosis& diagnosis, const Pa
   std::vector<std::vector<std::string>> cells{{"rank", "host:pid", "state", "last call", "step", "last sign"}};
   for (const Line& line : lines_of(evidence, diagnosis))
     cells.push_back({line.label, line.place, line.state.state, line.state.last_call, line.state.step, line.state.sign});
-  if (!evidence.run.missing.empty()) cells.push_back({number_ranges(evidence.run.missing), "-", "no trace", "-", "-", "-"});
+  if (!evidence.run.missing.empty())
+    cells.push_back({number_ranges(evidence.run.missing), "-", "no trace", "-", "-", "-"});
   std::vector<size_t> width(cells[0].size());
   for (const auto& row : cells)
     for (size_t i = 0; i < row.size(); i++) width[i] = std::max(width[i], row[i].size());
@@ -151,8 +158,9 @@ std::string remarks(const Job& job, const Evidence& evidence, const Diagnosis& d
   if (job.runs.size() > 1) {
     text += fmt::format("  note: {} runs in this folder; the newest is judged, the others are:", job.runs.size());
     for (size_t i = 0; i + 1 < job.runs.size(); i++)
-      text += fmt::format("{} {} ({} traces, from {})", i ? "," : "", job.runs[i].id.empty() ? "unnamed" : job.runs[i].id,
-                          job.runs[i].processes.size(), clock_text(job.runs[i].opened_wall_ns));
+      text +=
+          fmt::format("{} {} ({} traces, from {})", i ? "," : "", job.runs[i].id.empty() ? "unnamed" : job.runs[i].id,
+                      job.runs[i].processes.size(), clock_text(job.runs[i].opened_wall_ns));
     text += "\n";
   }
   return text.empty() ? "" : "\n" + text;
@@ -172,7 +180,8 @@ std::string report_text(const Job& job, const Evidence& evidence, const Diagnosi
     const Finding& finding = diagnosis.findings[i];
     if (i > 0) text += fmt::format("\n{} {}: {}\n", paint.bold("besides,"), kind_name(finding.kind), finding.summary);
     if (finding.severity != Severity::note) text += proof(evidence, finding) + stacks(evidence, finding, paint);
-    if (finding.severity != Severity::note) text += fmt::format("\n  {} {}\n", paint.bold("check first:"), finding.next);
+    if (finding.severity != Severity::note)
+      text += fmt::format("\n  {} {}\n", paint.bold("check first:"), finding.next);
   }
   text += table(evidence, diagnosis, paint);
   return text + remarks(job, evidence, diagnosis);

@@ -2,18 +2,18 @@
 //
 // From waits to blame.
 //
-// A rank that a wait misses is a root cause unless it is itself held up in another wait; then the blame moves on to those
-// that one misses, and so on. What remains is ranks that wait for nobody, or a cycle, which blames nobody. A communicator
-// whose calls differed explains every wait that ends in it.
+// A rank that a wait misses is a root cause unless it is itself held up in another wait; then the blame moves on to
+// those that one misses, and so on. What remains is ranks that wait for nobody, or a cycle, which blames nobody. A
+// communicator whose calls differed explains every wait that ends in it.
 //
 // How a culprit left decides the kind: alive = missing-call; ended or tore the communicator down in good order =
 // left-early; otherwise = died. When its peers had already waited the full threshold before it ended, the hang came
 // first, and the end is somebody's reaction to it: then it counts as alive at that time.
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <functional>
-
-#include <fmt/format.h>
 
 #include "tools/rules.h"
 
@@ -32,13 +32,14 @@ const Member* member_of(const Comm& comm, size_t rank) {
   return nullptr;
 }
 
-// --- how a rank left -------------------------------------------------------------------------------------------------------
+// --- how a rank left
+// -------------------------------------------------------------------------------------------------------
 
 struct Departure {
   Kind kind = Kind::missing_call;
-  bool final = false;      // it can never come any more
+  bool final = false;  // it can never come any more
   Time when;
-  std::string how;         // one clause; empty when it is simply alive
+  std::string how;  // one clause; empty when it is simply alive
 };
 
 // When the last of the waiters ended; 0 = one still lives.
@@ -64,13 +65,16 @@ bool hang_came_first(const Evidence& evidence, const Wait& wait, const Time& lef
 Departure departure_of(const Evidence& evidence, const Wait& wait, size_t rank) {
   const Life& life = evidence.life(rank);
   Departure departure;
-  if (const Member* member = member_of(evidence.table.comms[wait.comm], rank); member && wait.what != Wait::What::init) {
+  if (const Member* member = member_of(evidence.table.comms[wait.comm], rank);
+      member && wait.what != Wait::What::init) {
     const CommState state = member->info->state;
-    const bool torn_down = state == CommState::destroyed || state == CommState::finalized || state == CommState::aborted;
+    const bool torn_down =
+        state == CommState::destroyed || state == CommState::finalized || state == CommState::aborted;
     const bool before_end = life.end == End::none || life.when.wall_ns > member->info->ended.wall_ns;
     if (torn_down && before_end && !hang_came_first(evidence, wait, member->info->ended, state != CommState::aborted)) {
       departure = {Kind::left_early, true, member->info->ended,
-                   state == CommState::aborted ? "it had aborted that communicator" : "it had already torn that communicator down"};
+                   state == CommState::aborted ? "it had aborted that communicator"
+                                               : "it had already torn that communicator down"};
       return departure;
     }
   }
@@ -84,7 +88,8 @@ Departure departure_of(const Evidence& evidence, const Wait& wait, size_t rank) 
   return departure;
 }
 
-// --- who is held up where ----------------------------------------------------------------------------------------------------
+// --- who is held up where
+// ----------------------------------------------------------------------------------------------------
 
 struct Graph {
   const Evidence& evidence;
@@ -96,11 +101,10 @@ struct Graph {
 };
 
 bool is_final(const Evidence& evidence, const Wait& wait) {
-  const bool somebody_lives =
-      std::any_of(wait.waiting.begin(), wait.waiting.end(), [&](size_t rank) { return evidence.life(rank).end == End::none; });
-  return somebody_lives && std::any_of(wait.absent.begin(), wait.absent.end(), [&](size_t rank) {
-           return departure_of(evidence, wait, rank).final;
-         });
+  const bool somebody_lives = std::any_of(wait.waiting.begin(), wait.waiting.end(),
+                                          [&](size_t rank) { return evidence.life(rank).end == End::none; });
+  return somebody_lives && std::any_of(wait.absent.begin(), wait.absent.end(),
+                                       [&](size_t rank) { return departure_of(evidence, wait, rank).final; });
 }
 
 bool is_quiet(const Evidence& evidence, size_t rank) {
@@ -112,9 +116,12 @@ bool is_quiet(const Evidence& evidence, size_t rank) {
 bool is_held(const Evidence& evidence, size_t rank) {
   if (evidence.life(rank).end == End::clean) return false;
   switch (where_it_sits(evidence, rank)) {
-    case Sits::waiting: return true;
-    case Sits::elsewhere: return false;
-    case Sits::unknown: return is_quiet(evidence, rank) || evidence.life(rank).end != End::none;
+    case Sits::waiting:
+      return true;
+    case Sits::elsewhere:
+      return false;
+    case Sits::unknown:
+      return is_quiet(evidence, rank) || evidence.life(rank).end != End::none;
   }
   return false;
 }
@@ -200,11 +207,13 @@ void collect_roots(const Graph& graph, size_t wait, std::set<size_t>& path, std:
   path.erase(wait);
 }
 
-// --- findings ----------------------------------------------------------------------------------------------------------------
+// --- findings
+// ----------------------------------------------------------------------------------------------------------------
 
 void add_unique(std::vector<size_t>& to, const std::vector<size_t>& ranks, const std::vector<size_t>& except) {
   for (const size_t rank : ranks)
-    if (std::find(to.begin(), to.end(), rank) == to.end() && std::find(except.begin(), except.end(), rank) == except.end())
+    if (std::find(to.begin(), to.end(), rank) == to.end() &&
+        std::find(except.begin(), except.end(), rank) == except.end())
       to.push_back(rank);
 }
 
@@ -235,10 +244,16 @@ void describe_edge(const Evidence& evidence, const Wait& wait, Finding& finding)
 
 void set_op(const Evidence& evidence, const Wait& wait, Finding& finding) {
   switch (wait.what) {
-    case Wait::What::collective: return describe_row(evidence, wait, finding);
-    case Wait::What::p2p: return describe_edge(evidence, wait, finding);
-    case Wait::What::init: finding.op = "CommInitRank"; return;
-    case Wait::What::split: finding.op = "CommSplit"; return;
+    case Wait::What::collective:
+      return describe_row(evidence, wait, finding);
+    case Wait::What::p2p:
+      return describe_edge(evidence, wait, finding);
+    case Wait::What::init:
+      finding.op = "CommInitRank";
+      return;
+    case Wait::What::split:
+      finding.op = "CommSplit";
+      return;
   }
 }
 
@@ -248,15 +263,21 @@ void weigh(const Evidence& evidence, const Wait& wait, Finding& finding) {
     finding.confidence = std::max(finding.confidence, at_most);
     finding.doubts.push_back(std::move(why));
   };
-  const size_t untraced = comm.nranks > 0 ? static_cast<size_t>(comm.nranks) - std::min(comm.members.size(), static_cast<size_t>(comm.nranks)) : 0;
+  const size_t untraced = comm.nranks > 0 ? static_cast<size_t>(comm.nranks) -
+                                                std::min(comm.members.size(), static_cast<size_t>(comm.nranks))
+                                          : 0;
   if (untraced && wait.what != Wait::What::init)
-    doubt(Confidence::likely, fmt::format("{} of the {} ranks of this communicator left no trace", untraced, comm.nranks));
+    doubt(Confidence::likely,
+          fmt::format("{} of the {} ranks of this communicator left no trace", untraced, comm.nranks));
   if (wait.absent.size() > wait.waiting.size() && wait.what == Wait::What::collective)
     doubt(Confidence::likely, "more ranks stayed away from this call than made it, so the odd one may be who made it");
   for (const size_t rank : finding.culprits) {
     const trace::TraceFile& file = evidence.file(rank);
-    if (file.dropped) doubt(Confidence::likely, fmt::format("{} events of {} were not recorded", file.dropped, rank_name(evidence.run, rank)));
-    if (!file.recording) doubt(Confidence::possible, fmt::format("recording stopped in {}", rank_name(evidence.run, rank)));
+    if (file.dropped)
+      doubt(Confidence::likely,
+            fmt::format("{} events of {} were not recorded", file.dropped, rank_name(evidence.run, rank)));
+    if (!file.recording)
+      doubt(Confidence::possible, fmt::format("recording stopped in {}", rank_name(evidence.run, rank)));
     if (evidence.life(rank).guessed) doubt(Confidence::likely, "the end is inferred from a heartbeat that stopped");
   }
 }
@@ -299,7 +320,8 @@ std::vector<Finding> blame(const Graph& graph, const Wait& wait, const std::vect
     if (departure.final && departure.when.wall_ns) finding.since = departure.when;
   }
   std::vector<Finding> findings;
-  for (const Kind kind : {Kind::died, Kind::left_early, Kind::init_incomplete, Kind::missing_call, Kind::p2p_unmatched}) {
+  for (const Kind kind :
+       {Kind::died, Kind::left_early, Kind::init_incomplete, Kind::missing_call, Kind::p2p_unmatched}) {
     const auto found = by_kind.find(kind);
     if (found == by_kind.end()) continue;
     add_unique(found->second.victims, wait.waiting, culprits);
@@ -317,7 +339,8 @@ Finding blame_traceless(const Evidence& evidence, const Wait& wait, const std::v
   finding.traceless = wait.traceless_numbers;
   finding.confidence = wait.traceless_numbers.empty() ? Confidence::possible : Confidence::likely;
   if (wait.candidates.empty()) {
-    finding.doubts.push_back(fmt::format("{} of {} members left no trace", wait.traceless, evidence.table.comms[wait.comm].nranks));
+    finding.doubts.push_back(
+        fmt::format("{} of {} members left no trace", wait.traceless, evidence.table.comms[wait.comm].nranks));
   } else {
     finding.doubts.push_back("the traces do not say which ranks were to join this communicator");
   }
@@ -326,15 +349,16 @@ Finding blame_traceless(const Evidence& evidence, const Wait& wait, const std::v
   return finding;
 }
 
-// A rank that stays away is missed on every communicator it belongs to; the first who missed it tells which call was next.
+// A rank that stays away is missed on every communicator it belongs to; the first who missed it tells which call was
+// next.
 void merge_same_culprits(std::vector<Finding>& findings) {
   std::stable_sort(findings.begin(), findings.end(),
                    [](const Finding& a, const Finding& b) { return a.since.wall_ns < b.since.wall_ns; });
   std::vector<Finding> merged;
   for (Finding& finding : findings) {
     const auto same = std::find_if(merged.begin(), merged.end(), [&](const Finding& other) {
-      return !finding.culprits.empty() && std::includes(other.culprits.begin(), other.culprits.end(), finding.culprits.begin(),
-                                                        finding.culprits.end());
+      return !finding.culprits.empty() && std::includes(other.culprits.begin(), other.culprits.end(),
+                                                        finding.culprits.begin(), finding.culprits.end());
     });
     if (same == merged.end()) {
       merged.push_back(std::move(finding));
@@ -391,8 +415,8 @@ Finding blame_cycle(const Graph& graph, size_t start) {
 
 }  // namespace
 
-std::vector<Finding> blame_waits(const Evidence& evidence, const std::vector<Wait>& waits, const std::set<size_t>& explained,
-                                 std::vector<Finding>& mismatches) {
+std::vector<Finding> blame_waits(const Evidence& evidence, const std::vector<Wait>& waits,
+                                 const std::set<size_t>& explained, std::vector<Finding>& mismatches) {
   const Graph graph = build_graph(evidence, waits, explained, mismatches);
   struct Consequences {
     std::vector<size_t> victims;
@@ -427,8 +451,9 @@ std::vector<Finding> blame_waits(const Evidence& evidence, const std::vector<Wai
   std::vector<Finding> findings;
   for (const auto& [root, of] : consequences) {
     const Wait& wait = waits[root];
-    std::vector<Finding> some = wait.absent.empty() ? std::vector<Finding>{blame_traceless(evidence, wait, of.victims)}
-                                                    : blame(graph, wait, culprits_of(graph, root), of.victims, of.age_ns);
+    std::vector<Finding> some = wait.absent.empty()
+                                    ? std::vector<Finding>{blame_traceless(evidence, wait, of.victims)}
+                                    : blame(graph, wait, culprits_of(graph, root), of.victims, of.age_ns);
     for (Finding& finding : some) findings.push_back(std::move(finding));
   }
   merge_same_culprits(findings);

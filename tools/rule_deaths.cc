@@ -2,13 +2,13 @@
 //
 // Deaths that no wait has led to yet: everything agrees, and somebody is dead all the same.
 //
-// The first to die is the culprit. Those that follow with the signals and exit statuses of launchers and watchdogs are its
-// consequences. A rank that had waited the full threshold when it ended is the victim of a hang, and a run that was
+// The first to die is the culprit. Those that follow with the signals and exit statuses of launchers and watchdogs are
+// its consequences. A rank that had waited the full threshold when it ended is the victim of a hang, and a run that was
 // stopped as a whole has no culprit.
 
-#include <algorithm>
-
 #include <fmt/format.h>
+
+#include <algorithm>
 
 #include "tools/rules.h"
 
@@ -18,12 +18,15 @@ namespace {
 bool is_bad(const Life& life) { return life.end != End::none && life.end != End::clean; }
 
 // Ended by itself, in a way that launchers and watchdogs do not use.
-bool is_crash(const Life& life) { return life.end == End::signal && !is_request_to_stop(life.code) && life.code != 6 /* SIGABRT */; }
+bool is_crash(const Life& life) {
+  return life.end == End::signal && !is_request_to_stop(life.code) && life.code != 6 /* SIGABRT */;
+}
 
 bool had_waited(const Evidence& evidence, const std::vector<Wait>& waits, size_t rank) {
   return is_stuck(evidence, rank) || std::any_of(waits.begin(), waits.end(), [&](const Wait& wait) {
-    return wait.age_ns >= evidence.threshold_ns && std::find(wait.waiting.begin(), wait.waiting.end(), rank) != wait.waiting.end();
-  });
+           return wait.age_ns >= evidence.threshold_ns &&
+                  std::find(wait.waiting.begin(), wait.waiting.end(), rank) != wait.waiting.end();
+         });
 }
 
 bool is_named(const std::vector<Finding>& found, size_t rank) {
@@ -56,7 +59,8 @@ void name_last_call(const Evidence& evidence, Finding& finding) {
 
 }  // namespace
 
-std::vector<Finding> find_deaths(const Evidence& evidence, const std::vector<Wait>& waits, const std::vector<Finding>& found) {
+std::vector<Finding> find_deaths(const Evidence& evidence, const std::vector<Wait>& waits,
+                                 const std::vector<Finding>& found) {
   if (evidence.outside) return {};
   std::vector<size_t> dead;
   for (size_t rank = 0; rank < evidence.run.ranks.size(); rank++)

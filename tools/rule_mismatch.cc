@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: MIT
 //
-// Rows whose calls differ. The expected call is the one most members made, if no other was made as often; the others are
-// the culprits. Members whose call is not on record (ring wrapped, no trace, not called yet) have no vote, but if their
-// votes could turn the majority the finding is only likely.
+// Rows whose calls differ. The expected call is the one most members made, if no other was made as often; the others
+// are the culprits. Members whose call is not on record (ring wrapped, no trace, not called yet) have no vote, but if
+// their votes could turn the majority the finding is only likely.
 //
-// A call with count 0 enqueues nothing and takes no number, so the row it should have been in holds the odd rank's *next*
-// call and may look well; it shows as a row one short at the end. Hence it is looked for by itself, and reported only
-// where the communicator's rows are later seen to disagree.
+// A call with count 0 enqueues nothing and takes no number, so the row it should have been in holds the odd rank's
+// *next* call and may look well; it shows as a row one short at the end. Hence it is looked for by itself, and reported
+// only where the communicator's rows are later seen to disagree.
+
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <map>
 #include <utility>
-
-#include <fmt/format.h>
 
 #include "tools/rules.h"
 
@@ -32,7 +32,8 @@ std::vector<Vote> votes_in_row(const Comm& comm, uint64_t seq) {
     const Call* call = member.call_at(seq);
     if (!call) continue;
     const Signature signature = signature_of(*call);
-    const auto same = std::find_if(votes.begin(), votes.end(), [&](const Vote& vote) { return vote.signature == signature; });
+    const auto same =
+        std::find_if(votes.begin(), votes.end(), [&](const Vote& vote) { return vote.signature == signature; });
     if (same == votes.end()) {
       votes.push_back({signature, {&member}});
     } else {
@@ -83,7 +84,8 @@ void set_agreed(const Comm& comm, uint64_t seq, Finding& finding) {
   if (seq == 0) return;
   for (const Member& member : comm.members) {
     if (member.launched < seq) return;
-    if (const Call* call = member.call_at(seq - 1); call && finding.agreed_op.empty()) finding.agreed_op = op_name(*call);
+    if (const Call* call = member.call_at(seq - 1); call && finding.agreed_op.empty())
+      finding.agreed_op = op_name(*call);
   }
   finding.agreed_seq = seq - 1;
 }
@@ -95,9 +97,11 @@ std::string shift_in_words(const Member& odd, const Member& good, uint64_t seq) 
   const Call* mine_next = odd.call_at(seq + 1);
   const Call* theirs_next = good.call_at(seq + 1);
   if (mine && theirs_next && signature_of(*mine) == signature_of(*theirs_next))
-    return fmt::format("it looks as if it had skipped {} #{}, since what it called is the others' next call", op_name(*theirs), seq);
+    return fmt::format("it looks as if it had skipped {} #{}, since what it called is the others' next call",
+                       op_name(*theirs), seq);
   if (theirs && mine_next && signature_of(*mine_next) == signature_of(*theirs))
-    return fmt::format("it looks as if it had put in an extra {}, since its next call is what the others made", op_name(*mine));
+    return fmt::format("it looks as if it had put in an extra {}, since its next call is what the others made",
+                       op_name(*mine));
   return "";
 }
 
@@ -126,7 +130,8 @@ void name_the_odd(const Evidence& evidence, const Comm& comm, const std::vector<
   }
   const size_t members = comm.nranks > 0 ? static_cast<size_t>(comm.nranks) : comm.members.size();
   const size_t silent = members - std::min(members, most + odd);
-  if (next + silent >= most) doubt(finding, Confidence::likely, fmt::format("{} of {} ranks have no call on record there", silent, members));
+  if (next + silent >= most)
+    doubt(finding, Confidence::likely, fmt::format("{} of {} ranks have no call on record there", silent, members));
   if (most <= odd) doubt(finding, Confidence::likely, "the largest group of equal calls is not a majority");
   finding.detail = finding.culprits.size() == 1 && finding.kind == Kind::op_mismatch
                        ? shift_in_words(*votes[1].members[0], *votes[0].members[0], *finding.seq)
@@ -153,7 +158,8 @@ std::optional<Finding> first_differing_row(const Evidence& evidence, size_t inde
   return std::nullopt;
 }
 
-// --- count 0 ---------------------------------------------------------------------------------------------------------------
+// --- count 0
+// ---------------------------------------------------------------------------------------------------------------
 
 // Did the members ever come apart at or after this row, by what they called or by how many?
 bool comes_apart(const Comm& comm, uint64_t seq) {

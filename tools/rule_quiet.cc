@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT
 //
-// When nobody is missing anywhere. Ranks that all sit in the same call are stalled together, and blaming one of them would
-// be a guess. Ranks that are quiet with nothing pending are idle. One that is behind, but not yet for long, is late. And a
-// rank without a trace may hold the answer.
-
-#include <algorithm>
+// When nobody is missing anywhere. Ranks that all sit in the same call are stalled together, and blaming one of them
+// would be a guess. Ranks that are quiet with nothing pending are idle. One that is behind, but not yet for long, is
+// late. And a rank without a trace may hold the answer.
 
 #include <fmt/format.h>
+
+#include <algorithm>
 
 #include "interpose/abi/functions.h"
 #include "tools/rules.h"
@@ -28,8 +28,10 @@ const Call* stuck_call(const Evidence& evidence, size_t rank) {
     if (!thread.open_call) continue;
     if (!who.tids.empty() && std::find(who.tids.begin(), who.tids.end(), thread.tid) == who.tids.end()) continue;
     const std::vector<Call>& calls = evidence.file(rank).calls;
-    const auto at = std::find_if(calls.rbegin(), calls.rend(), [&](const Call& call) { return call.event == *thread.open_call; });
-    if (at != calls.rend() && evidence.life(rank).seen.mono_ns - at->called.mono_ns >= evidence.threshold_ns) return &*at;
+    const auto at =
+        std::find_if(calls.rbegin(), calls.rend(), [&](const Call& call) { return call.event == *thread.open_call; });
+    if (at != calls.rend() && evidence.life(rank).seen.mono_ns - at->called.mono_ns >= evidence.threshold_ns)
+      return &*at;
   }
   return nullptr;
 }
@@ -74,7 +76,8 @@ std::optional<Finding> stalled(const Evidence& evidence) {
       finding.expected.reset();
     }
   }
-  finding.doubts.push_back("all ranks with a trace made the same calls; whether they started and completed on the device is not known");
+  finding.doubts.push_back(
+      "all ranks with a trace made the same calls; whether they started and completed on the device is not known");
   return finding;
 }
 
@@ -135,7 +138,9 @@ std::vector<Finding> find_missing_traces(const Evidence& evidence, const std::ve
   if (evidence.run.missing.empty() || std::any_of(found.begin(), found.end(), says_so)) return {};
   Finding finding;
   finding.kind = Kind::missing_trace;
-  const bool judged = std::any_of(found.begin(), found.end(), [](const Finding& f) { return f.severity == Severity::error && f.kind != Kind::stalled_together; });
+  const bool judged = std::any_of(found.begin(), found.end(), [](const Finding& f) {
+    return f.severity == Severity::error && f.kind != Kind::stalled_together;
+  });
   finding.severity = judged ? Severity::warning : Severity::error;
   finding.confidence = Confidence::possible;
   finding.doubts.push_back("a missing trace is a gap in the evidence, not a fault of that rank");

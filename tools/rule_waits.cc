@@ -41,7 +41,8 @@ Time last_moment(const Evidence& evidence, const Member& member) {
 // Is it still inside ncclCommDestroy or ncclCommFinalize, which wait for what is enqueued?
 bool inside_teardown(const Member& member) {
   for (auto at = member.file->calls.rbegin(); at != member.file->calls.rend(); ++at)
-    if (at->comm == member.info->serial && (is_fn(*at, Fn::CommDestroy) || is_fn(*at, Fn::CommFinalize))) return !at->returned;
+    if (at->comm == member.info->serial && (is_fn(*at, Fn::CommDestroy) || is_fn(*at, Fn::CommFinalize)))
+      return !at->returned;
   return false;
 }
 
@@ -74,7 +75,8 @@ Wait collective_wait(const Evidence& evidence, size_t index) {
   return wait;
 }
 
-// --- making a communicator -------------------------------------------------------------------------------------------------
+// --- making a communicator
+// -------------------------------------------------------------------------------------------------
 
 bool in_the_making(const Member& member) { return member.info->state == CommState::initialising; }
 
@@ -115,7 +117,8 @@ std::optional<Wait> init_wait(const Evidence& evidence, size_t index) {
     if (member.info->state == CommState::failed) wait.absent.push_back(member.rank);
   }
   if (wait.waiting.empty()) return std::nullopt;
-  const size_t missing = static_cast<size_t>(comm.nranks) - std::min(comm.members.size(), static_cast<size_t>(comm.nranks));
+  const size_t missing =
+      static_cast<size_t>(comm.nranks) - std::min(comm.members.size(), static_cast<size_t>(comm.nranks));
   const std::vector<size_t> possible = possible_members(evidence, index);
   if (possible.size() <= missing) {
     wait.absent.insert(wait.absent.end(), possible.begin(), possible.end());
@@ -129,7 +132,7 @@ std::optional<Wait> init_wait(const Evidence& evidence, size_t index) {
 }
 
 struct Splits {
-  uint32_t made = 0;      // splits of this parent the member has called
+  uint32_t made = 0;  // splits of this parent the member has called
   const Member* open = nullptr;
 };
 
@@ -141,7 +144,8 @@ std::map<size_t, Splits> splits_of(const Evidence& evidence, const Comm& parent)
     auto [counted, is_new] = calls.try_emplace(member.file);
     if (is_new)
       for (const Call& call : member.file->calls)
-        if ((is_fn(call, Fn::CommSplit) || is_fn(call, Fn::CommShrink)) && !has_failed(call)) counted->second[call.comm]++;
+        if ((is_fn(call, Fn::CommSplit) || is_fn(call, Fn::CommShrink)) && !has_failed(call))
+          counted->second[call.comm]++;
     Splits& splits = by_rank[member.rank];
     splits.made = counted->second[member.info->serial];
     for (const CommInfo& child : member.file->comms)
@@ -170,13 +174,16 @@ std::optional<Wait> split_wait(const Evidence& evidence, size_t index) {
     if (!of.open && of.made < wait.seq) wait.absent.push_back(rank);
   }
   if (wait.waiting.empty()) return std::nullopt;
-  if (parent.nranks > 0) wait.traceless = static_cast<size_t>(parent.nranks) - std::min(parent.members.size(), static_cast<size_t>(parent.nranks));
+  if (parent.nranks > 0)
+    wait.traceless =
+        static_cast<size_t>(parent.nranks) - std::min(parent.members.size(), static_cast<size_t>(parent.nranks));
   if (wait.absent.empty() && wait.traceless == 0) return std::nullopt;
   if (wait.traceless == evidence.run.missing.size()) wait.traceless_numbers = evidence.run.missing;
   return wait;
 }
 
-// --- point to point ----------------------------------------------------------------------------------------------------------
+// --- point to point
+// ----------------------------------------------------------------------------------------------------------
 
 bool whole_record(const Member& member) { return member.p2p.size() + member.p2p_held >= member.info->p2p_called; }
 
@@ -188,7 +195,8 @@ std::vector<const Call*> edge(const Member& member, Fn fn, int peer) {
   return calls;
 }
 
-void unmatched(const Evidence& evidence, size_t index, const Member& a, Fn mine, const Member& b, Fn theirs, std::vector<Wait>& waits) {
+void unmatched(const Evidence& evidence, size_t index, const Member& a, Fn mine, const Member& b, Fn theirs,
+               std::vector<Wait>& waits) {
   const std::vector<const Call*> begun = edge(a, mine, b.comm_rank);
   const std::vector<const Call*> answers = edge(b, theirs, a.comm_rank);
   if (begun.size() <= answers.size() || left_in_good_order(evidence, a)) return;
@@ -243,15 +251,16 @@ std::vector<Wait> find_waits(const Evidence& evidence) {
   return waits;
 }
 
-// --- what a snapshot says ----------------------------------------------------------------------------------------------------
+// --- what a snapshot says
+// ----------------------------------------------------------------------------------------------------
 
 namespace {
 
 bool waits_for_device(const std::string& function) {
   const auto has = [&](const char* piece) { return function.find(piece) != std::string::npos; };
   return function.rfind("nccl", 0) == 0 || function.rfind("pnccl", 0) == 0 || has("StreamSynchronize") ||
-         has("DeviceSynchronize") || has("EventSynchronize") || has("CtxSynchronize") || has("StreamQuery") || has("EventQuery") ||
-         function.rfind("cudaMemcpy", 0) == 0 || function.rfind("cuMemcpy", 0) == 0;
+         has("DeviceSynchronize") || has("EventSynchronize") || has("CtxSynchronize") || has("StreamQuery") ||
+         has("EventQuery") || function.rfind("cudaMemcpy", 0) == 0 || function.rfind("cuMemcpy", 0) == 0;
 }
 
 }  // namespace

@@ -4,8 +4,8 @@
 // traces, and never look at the machine they run on, so a copied folder, a test and a simulator all judge alike.
 //
 // Two kinds of evidence. A *mismatch* is a row whose calls differ: it blames the minority, and a tie blames nobody. A
-// *wait* is something some ranks have begun and others have not: it blames those it waits for, unless they themselves are
-// held up in another wait. So the root causes are ranks that wait for nobody, or cycles; all others are victims.
+// *wait* is something some ranks have begun and others have not: it blames those it waits for, unless they themselves
+// are held up in another wait. So the root causes are ranks that wait for nobody, or cycles; all others are victims.
 
 #pragma once
 
@@ -25,9 +25,9 @@ namespace lockstep {
 struct Evidence {
   const Run& run;
   const Table& table;
-  std::vector<Life> lives;       // by process
+  std::vector<Life> lives;  // by process
   int64_t threshold_ns;
-  bool outside;                  // the whole run was stopped from outside
+  bool outside;  // the whole run was stopped from outside
 
   const Life& life(size_t rank) const { return lives[run.ranks[rank].process]; }
   const trace::TraceFile& file(size_t rank) const { return run.process_of(rank).file; }
@@ -36,15 +36,15 @@ struct Evidence {
 struct Wait {
   enum class What { collective, init, split, p2p };
   What what = What::collective;
-  size_t comm = 0;                  // index into Table::comms; for a split the parent
-  uint64_t seq = 0;                 // row, split number, or edge number
-  std::vector<size_t> waiting;      // ranks that began it
-  std::vector<size_t> absent;       // ranks that did not, with a trace
-  std::vector<size_t> candidates;   // when it is not certain who is absent: ranks that may be
-  size_t traceless = 0;             // members that did not, as far as anybody knows: no trace
+  size_t comm = 0;                     // index into Table::comms; for a split the parent
+  uint64_t seq = 0;                    // row, split number, or edge number
+  std::vector<size_t> waiting;         // ranks that began it
+  std::vector<size_t> absent;          // ranks that did not, with a trace
+  std::vector<size_t> candidates;      // when it is not certain who is absent: ranks that may be
+  size_t traceless = 0;                // members that did not, as far as anybody knows: no trace
   std::vector<int> traceless_numbers;  // their world ranks, where certain
-  trace::Time since;                // when the longest waiter began
-  int64_t age_ns = 0;               // how long it had waited by its own last sign of life
+  trace::Time since;                   // when the longest waiter began
+  int64_t age_ns = 0;                  // how long it had waited by its own last sign of life
 };
 
 // --- rule_mismatch.cc ---
@@ -71,7 +71,8 @@ std::vector<Finding> blame_waits(const Evidence& evidence, const std::vector<Wai
 
 // --- rule_deaths.cc ---
 // Ranks that died although nobody waits for them yet. `found` holds what is known already.
-std::vector<Finding> find_deaths(const Evidence& evidence, const std::vector<Wait>& waits, const std::vector<Finding>& found);
+std::vector<Finding> find_deaths(const Evidence& evidence, const std::vector<Wait>& waits,
+                                 const std::vector<Finding>& found);
 
 // --- rule_quiet.cc ---
 // Nobody is missing anywhere: are all stalled in the same place, idle, or is one merely late?

@@ -43,23 +43,27 @@ char state_of(pid_t pid, pid_t tid) {
 pid_t parent_of(pid_t pid) {
   const std::string stat = proc_text(pid, pid, "stat");
   const size_t close = stat.rfind(')');
-  return close == std::string::npos ? 0 : static_cast<pid_t>(strtol(stat.c_str() + std::min(close + 4, stat.size()), nullptr, 10));
+  return close == std::string::npos
+             ? 0
+             : static_cast<pid_t>(strtol(stat.c_str() + std::min(close + 4, stat.size()), nullptr, 10));
 }
 
 std::vector<pid_t> threads_of(pid_t pid) {
   std::vector<pid_t> tids;
   std::error_code failed;
-  for (std::filesystem::directory_iterator at("/proc/" + std::to_string(pid) + "/task", failed), end; !failed && at != end; at.increment(failed))
+  for (std::filesystem::directory_iterator at("/proc/" + std::to_string(pid) + "/task", failed), end;
+       !failed && at != end; at.increment(failed))
     tids.push_back(static_cast<pid_t>(std::stol(at->path().filename().string())));
   std::sort(tids.begin(), tids.end(), [&](pid_t a, pid_t b) { return (a == pid) != (b == pid) ? a == pid : a < b; });
   return tids;
 }
 
-// One stopped thread. A thread that ends while it is traced is reaped, or its process could never end; but the status of a
-// process that is our own child stays there for whoever waits for it.
+// One stopped thread. A thread that ends while it is traced is reaped, or its process could never end; but the status
+// of a process that is our own child stays there for whoever waits for it.
 class StoppedThread {
  public:
-  StoppedThread(pid_t pid, pid_t tid, Clock::time_point until) : tid_(tid), is_own_child_(pid == tid && parent_of(pid) == getpid()) {
+  StoppedThread(pid_t pid, pid_t tid, Clock::time_point until)
+      : tid_(tid), is_own_child_(pid == tid && parent_of(pid) == getpid()) {
     if (ptrace(PTRACE_SEIZE, tid, nullptr, nullptr) != 0) return;
     seized_ = true;
     if (ptrace(PTRACE_INTERRUPT, tid, nullptr, nullptr) == 0) wait_for_stop(until);
@@ -68,7 +72,8 @@ class StoppedThread {
     if (!seized_) return;
     // A thread that has not stopped cannot be let go: give it one more moment, since the kernel will stop it some time.
     if (!stopped_ && !ended_) wait_for_stop(Clock::now() + 200ms);
-    if (stopped_ && ptrace(PTRACE_DETACH, tid_, nullptr, reinterpret_cast<void*>(static_cast<intptr_t>(signal_))) != 0) ended_ = true;
+    if (stopped_ && ptrace(PTRACE_DETACH, tid_, nullptr, reinterpret_cast<void*>(static_cast<intptr_t>(signal_))) != 0)
+      ended_ = true;
     siginfo_t info = {};
     if (ended_ && !is_own_child_) waitid(P_PID, static_cast<id_t>(tid_), &info, WEXITED | WNOHANG | __WALL);
   }
@@ -78,7 +83,8 @@ class StoppedThread {
 
  private:
   void wait_for_stop(Clock::time_point until) {
-    for (auto pause = 50us; Clock::now() < until; std::this_thread::sleep_for(pause), pause = std::min<std::chrono::microseconds>(pause * 2, 5ms)) {
+    for (auto pause = 50us; Clock::now() < until;
+         std::this_thread::sleep_for(pause), pause = std::min<std::chrono::microseconds>(pause * 2, 5ms)) {
       siginfo_t info = {};
       if (waitid(P_PID, static_cast<id_t>(tid_), &info, WSTOPPED | WEXITED | WNOWAIT | WNOHANG | __WALL) != 0) return;
       if (info.si_pid != tid_) continue;
@@ -153,7 +159,8 @@ std::vector<trace::Snapshot> snapshot_process(pid_t pid, uint32_t round, char wh
   return shots;
 }
 
-// --- modules -------------------------------------------------------------------------------------------------------------------
+// --- modules
+// -------------------------------------------------------------------------------------------------------------------
 
 namespace {
 
@@ -197,7 +204,8 @@ std::string build_id_in(const std::vector<char>& notes) {
   for (size_t at = 0; at + sizeof(Elf64_Nhdr) <= notes.size();) {
     Elf64_Nhdr note;
     memcpy(&note, notes.data() + at, sizeof note);
-    const size_t name = at + sizeof note, body = name + ((note.n_namesz + 3) & ~3u), next = body + ((note.n_descsz + 3) & ~3u);
+    const size_t name = at + sizeof note, body = name + ((note.n_namesz + 3) & ~3u),
+                 next = body + ((note.n_descsz + 3) & ~3u);
     if (next > notes.size() || next <= at) break;
     if (note.n_type == NT_GNU_BUILD_ID && note.n_namesz == 4 && memcmp(notes.data() + name, "GNU", 4) == 0)
       return hex_text(reinterpret_cast<const unsigned char*>(notes.data() + body), note.n_descsz);
@@ -215,7 +223,8 @@ ElfFacts read_elf(const std::string& path) {
     return facts;
   facts.headers.resize(header.e_phnum);
   in.seekg(static_cast<std::streamoff>(header.e_phoff));
-  if (!in.read(reinterpret_cast<char*>(facts.headers.data()), static_cast<std::streamsize>(facts.headers.size() * sizeof(Elf64_Phdr)))) {
+  if (!in.read(reinterpret_cast<char*>(facts.headers.data()),
+               static_cast<std::streamsize>(facts.headers.size() * sizeof(Elf64_Phdr)))) {
     facts.headers.clear();
     return facts;
   }
@@ -239,7 +248,8 @@ std::vector<trace::Module> modules_of_process(pid_t pid) {
     if (is_new) place->second = read_elf(mapping.path);
     for (const Elf64_Phdr& segment : place->second.headers) {
       if (segment.p_type != PT_LOAD || !(segment.p_flags & PF_X)) continue;
-      if (mapping.offset < (segment.p_offset & ~0xfffull) || mapping.offset >= segment.p_offset + segment.p_filesz) continue;
+      if (mapping.offset < (segment.p_offset & ~0xfffull) || mapping.offset >= segment.p_offset + segment.p_filesz)
+        continue;
       trace::Module module;
       module.bias = mapping.start - mapping.offset + segment.p_offset - segment.p_vaddr;
       module.start = mapping.start;

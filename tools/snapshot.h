@@ -2,9 +2,10 @@
 //
 // Stacks of a running process, taken from outside.
 //
-// Each thread is stopped by itself (PTRACE_SEIZE, PTRACE_INTERRUPT), unwound by libunwind through ptrace, and let go, so
-// that a process is never stopped as a whole and no call of it ever sees a signal. A thread that does not stop in time
-// (it sits in the kernel) is told by its wait channel alone. Whatever happens, a thread that was stopped is let go.
+// Each thread is stopped by itself (PTRACE_SEIZE, PTRACE_INTERRUPT), unwound by libunwind through ptrace, and let go,
+// so that a process is never stopped as a whole and no call of it ever sees a signal. A thread that does not stop in
+// time (it sits in the kernel) is told by its wait channel alone. Whatever happens, a thread that was stopped is let
+// go.
 
 #pragma once
 

@@ -2,6 +2,7 @@
 #include "tools/supervisor.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <poll.h>
 #include <signal.h>
 #include <string.h>
@@ -14,8 +15,6 @@
 #include <chrono>
 #include <fstream>
 #include <sstream>
-
-#include <fmt/format.h>
 
 #include "tools/processes.h"
 #include "tools/verdict.h"
@@ -99,8 +98,13 @@ char reason_of(const std::string& request) {
 class Supervisor {
  public:
   Supervisor(const Launch& launch, const RunOptions& options, pid_t child, int signals)
-      : launch_(launch), options_(options), child_(child), signals_(signals), child_fd_(open_pidfd(child)),
-        traces_(launch.folder, getpid()), answered_(read_request(launch.folder)) {}
+      : launch_(launch),
+        options_(options),
+        child_(child),
+        signals_(signals),
+        child_fd_(open_pidfd(child)),
+        traces_(launch.folder, getpid()),
+        answered_(read_request(launch.folder)) {}
   ~Supervisor() {
     if (child_fd_ >= 0) close(child_fd_);
   }
@@ -121,7 +125,8 @@ class Supervisor {
 
  private:
   void wait_for_something() {
-    std::vector<struct pollfd> fds{{signals_, POLLIN, 0}, {child_fd_, POLLIN, 0}, {traces_.new_file_descriptor(), POLLIN, 0}};
+    std::vector<struct pollfd> fds{
+        {signals_, POLLIN, 0}, {child_fd_, POLLIN, 0}, {traces_.new_file_descriptor(), POLLIN, 0}};
     for (const int fd : traces_.end_descriptors()) fds.push_back({fd, POLLIN, 0});
     if (verdict_.is_running()) fds.push_back({verdict_.descriptor(), POLLIN, 0});
     auto until = next_beat_;

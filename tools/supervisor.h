@@ -3,7 +3,8 @@
 // `lockstep run`, once the program is started: a thin process above it that
 //
 // - passes signals down and the exit status up;
-// - writes into each trace it is named in how that process ended (its own child: status, signal, peak memory; others: that
+// - writes into each trace it is named in how that process ended (its own child: status, signal, peak memory; others:
+// that
 //   they are gone), to the millisecond, since who died first is the question after a crash;
 // - answers snapshot requests of the ranks: stacks of all threads from outside, with their names;
 // - has the diagnosis made in a process of its own, once per request and folder, and prints the verdict if it is bad;

@@ -4,13 +4,12 @@
 #include <cxxabi.h>
 #include <elfutils/libdw.h>
 #include <elfutils/libdwfl.h>
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <set>
-
-#include <fmt/format.h>
 
 namespace lockstep {
 namespace {
@@ -51,7 +50,8 @@ struct Symbolizer::Library {
   Dwfl_Module* module = nullptr;
 
   Library(const std::string& path, const std::string& build_id) {
-    static const Dwfl_Callbacks callbacks = {dwfl_build_id_find_elf, dwfl_standard_find_debuginfo, dwfl_offline_section_address, nullptr};
+    static const Dwfl_Callbacks callbacks = {dwfl_build_id_find_elf, dwfl_standard_find_debuginfo,
+                                             dwfl_offline_section_address, nullptr};
     dwfl = dwfl_begin(&callbacks);
     if (!dwfl) return;
     dwfl_report_begin(dwfl);
@@ -113,7 +113,8 @@ Frame Symbolizer::name(const TraceFile& file, uint64_t pc, bool exact) {
   } else {
     frame.offset = lookup;
   }
-  const auto known = std::find_if(file.symbols.begin(), file.symbols.end(), [&](const trace::Symbol& s) { return s.pc == pc; });
+  const auto known =
+      std::find_if(file.symbols.begin(), file.symbols.end(), [&](const trace::Symbol& s) { return s.pc == pc; });
   if (known != file.symbols.end() && !known->function.empty()) {
     frame.function = known->function;
     frame.file = known->file;
@@ -141,7 +142,8 @@ std::string short_function(std::string function) {
   const std::string unnamed = "(anonymous namespace)::";
   for (size_t at; (at = function.find(unnamed)) != std::string::npos;) function.erase(at, unnamed.size());
   size_t open = function.find('(');
-  if (open >= 8 && open != std::string::npos && function.compare(open - 8, 8, "operator") == 0) open = function.find('(', open + 1);
+  if (open >= 8 && open != std::string::npos && function.compare(open - 8, 8, "operator") == 0)
+    open = function.find('(', open + 1);
   function = function.substr(0, open);
   return function.size() <= 100 ? function : function.substr(0, 97) + "...";
 }
@@ -165,8 +167,9 @@ std::vector<Frame> without_noise(const std::vector<Frame>& frames) {
   std::vector<Frame> kept;
   for (const Frame& frame : frames) {
     const bool shim = starts_with(frame.module, "liblockstep.so");
-    const bool start = frame.function == "_start" || starts_with(frame.function, "__libc_start") || frame.function == "start_thread" ||
-                       frame.function == "clone" || frame.function == "clone3" || frame.function == "__clone3" || frame.function == "__clone";
+    const bool start = frame.function == "_start" || starts_with(frame.function, "__libc_start") ||
+                       frame.function == "start_thread" || frame.function == "clone" || frame.function == "clone3" ||
+                       frame.function == "__clone3" || frame.function == "__clone";
     const bool nothing = frame.function.empty() && frame.module.empty();
     if (!shim && !start && !nothing) kept.push_back(frame);
   }
@@ -174,11 +177,15 @@ std::vector<Frame> without_noise(const std::vector<Frame>& frames) {
 }
 
 const Frame* users_frame(const std::vector<Frame>& frames) {
-  static const std::set<std::string> libraries = {"libc.so.6", "libpthread.so.0", "libm.so.6", "libstdc++.so.6", "libgcc_s.so.1", "libgomp.so.1", "[vdso]"};
-  static const char* const prefixes[] = {"liblockstep.so", "libnccl", "libcudart", "libcuda.so", "ld-linux", "libpython", "libunwind", "libmpi", "libopen-"};
+  static const std::set<std::string> libraries = {"libc.so.6",     "libpthread.so.0", "libm.so.6", "libstdc++.so.6",
+                                                  "libgcc_s.so.1", "libgomp.so.1",    "[vdso]"};
+  static const char* const prefixes[] = {"liblockstep.so", "libnccl",   "libcudart", "libcuda.so", "ld-linux",
+                                         "libpython",      "libunwind", "libmpi",    "libopen-"};
   for (const Frame& frame : frames) {
     if (libraries.count(frame.module) || frame.module.empty()) continue;
-    if (std::any_of(std::begin(prefixes), std::end(prefixes), [&](const char* prefix) { return starts_with(frame.module, prefix); })) continue;
+    if (std::any_of(std::begin(prefixes), std::end(prefixes),
+                    [&](const char* prefix) { return starts_with(frame.module, prefix); }))
+      continue;
     if (starts_with(frame.module, "libc-") || starts_with(frame.function, "std::")) continue;
     return &frame;
   }

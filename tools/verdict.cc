@@ -2,6 +2,7 @@
 #include "tools/verdict.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -9,8 +10,6 @@
 
 #include <algorithm>
 #include <cerrno>
-
-#include <fmt/format.h>
 
 #include "tools/diagnose.h"
 #include "tools/explain.h"
@@ -39,10 +38,12 @@ bool is_first(const std::string& folder, const char* what, const std::string& of
 // What makes a verdict the same as one already printed: the cause, not the times in it.
 std::string identity(const Diagnosed& found) {
   const Run& run = found.evidence->run;
-  std::string text = fmt::format("{} {} {} {}", run.id, run.restart, run.opened_wall_ns, verdict_name(found.diagnosis.verdict));
+  std::string text =
+      fmt::format("{} {} {} {}", run.id, run.restart, run.opened_wall_ns, verdict_name(found.diagnosis.verdict));
   if (found.diagnosis.findings.empty()) return text;
   const Finding& finding = found.diagnosis.findings.front();
-  return text + fmt::format(" {} {} {}", kind_name(finding.kind), ranks_text(run, finding.culprits), finding.seq.value_or(0));
+  return text +
+         fmt::format(" {} {} {}", kind_name(finding.kind), ranks_text(run, finding.culprits), finding.seq.value_or(0));
 }
 
 // Quiet about what is well; said when it is bad, or when everybody is stuck and nobody to be named.
@@ -80,7 +81,9 @@ int make_verdict(const std::string& folder, VerdictStyle style) {
 
 }  // namespace
 
-bool claim_verdict(const std::string& folder, const std::string& request) { return is_first(folder, "answered", request); }
+bool claim_verdict(const std::string& folder, const std::string& request) {
+  return is_first(folder, "answered", request);
+}
 
 VerdictProcess::~VerdictProcess() { stop(); }
 
@@ -110,7 +113,9 @@ std::optional<bool> VerdictProcess::poll_result() {
   }
   pid_ = -1;
   close(pidfd_);
-  if (got > 0 && WIFSIGNALED(status)) fmt::print(stderr, "lockstep: the diagnosis itself failed (signal {}); run: lockstep diagnose {}\n", WTERMSIG(status), folder_);
+  if (got > 0 && WIFSIGNALED(status))
+    fmt::print(stderr, "lockstep: the diagnosis itself failed (signal {}); run: lockstep diagnose {}\n",
+               WTERMSIG(status), folder_);
   return got > 0 && WIFEXITED(status) && WEXITSTATUS(status) == 1;
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 //
-// The diagnosis as the supervisor has it made: in a child process, with a deadline, so that nothing it meets in a trace can
-// take the supervisor down or hold it up. The child prints the verdict itself, if it is bad and not printed yet; a folder
-// with several supervisors prints each verdict once.
+// The diagnosis as the supervisor has it made: in a child process, with a deadline, so that nothing it meets in a trace
+// can take the supervisor down or hold it up. The child prints the verdict itself, if it is bad and not printed yet; a
+// folder with several supervisors prints each verdict once.
 
 #pragma once
 
@@ -28,9 +28,9 @@ class VerdictProcess {
 
   void start(const std::string& folder, VerdictStyle style, std::chrono::milliseconds deadline);
   bool is_running() const { return pid_ > 0; }
-  int descriptor() const { return pidfd_; }          // readable when it has ended
-  std::optional<bool> poll_result();                 // once: was the verdict bad?
-  void finish(std::chrono::milliseconds at_most);    // waits, then ends it
+  int descriptor() const { return pidfd_; }        // readable when it has ended
+  std::optional<bool> poll_result();               // once: was the verdict bad?
+  void finish(std::chrono::milliseconds at_most);  // waits, then ends it
 
  private:
   void stop();

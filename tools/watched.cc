@@ -77,7 +77,8 @@ void WatchedTraces::consider(const std::string& path) {
   }
   Watched watched{std::move(*trace), 0, -1, false};
   watched.pid = watched.trace.header().pid;
-  const trace::SupervisorState seen = static_cast<trace::SupervisorState>(watched.trace.status().supervisor.state.load());
+  const trace::SupervisorState seen =
+      static_cast<trace::SupervisorState>(watched.trace.status().supervisor.state.load());
   if (seen != trace::SupervisorState::none && seen != trace::SupervisorState::watching) {
     foreign_.insert(path);  // of an earlier supervisor with our number
     return;
@@ -178,8 +179,12 @@ void WatchedTraces::snapshot(Watched& watched, char why) {
 
 bool WatchedTraces::others_alive() const {
   for (const std::string& path : foreign_) {
-    Result<trace::TraceFile> file = trace::read_trace(path);
-    if (file && trace::look_alive(*file) == trace::Liveness::alive) return true;
+    Result<trace::Attachment> trace = trace::Attachment::open(path);
+    if (!trace) continue;
+    trace::TraceFile head;  // who it is; the events do not matter here
+    head.path = path;
+    head.header = trace->header();
+    if (trace::look_alive(head) == trace::Liveness::alive) return true;
   }
   return false;
 }

@@ -23,9 +23,9 @@ inline constexpr double kThreshold = 60;  // seconds
 struct CallSpec {
   abi::Fn fn = abi::Fn::AllReduce;
   uint64_t count = 1024;
-  uint8_t dtype = 7;      // float32
-  int32_t redop = 0;      // sum
-  int32_t peer = -1;      // root or peer, a rank of the communicator
+  uint8_t dtype = 7;  // float32
+  int32_t redop = 0;  // sum
+  int32_t peer = -1;  // root or peer, a rank of the communicator
   bool returned = true;
   int32_t result = 0;
   uint32_t group = 0;
@@ -43,7 +43,8 @@ class HandMadeJob {
   void wait(double seconds) { now_ += seconds; }
 
   // A communicator of these ranks; its id is a hash of its name.
-  void comm(const std::string& name, const std::vector<int>& ranks, trace::CommState state = trace::CommState::live, int nranks = 0);
+  void comm(const std::string& name, const std::vector<int>& ranks, trace::CommState state = trace::CommState::live,
+            int nranks = 0);
   void call(int rank, const std::string& comm, CallSpec spec = {});
   void call_all(const std::string& comm, CallSpec spec = {}, int times = 1);
   void step(int rank, uint64_t step);
@@ -53,7 +54,7 @@ class HandMadeJob {
   void vanishes(int rank);
   void exits(int rank, int status);
   void lose_trace(int rank) { lost_.push_back(rank); }
-  void wrap(int rank, size_t keep);                     // the ring holds only the last calls
+  void wrap(int rank, size_t keep);  // the ring holds only the last calls
   trace::TraceFile& file(int rank) { return *files_[static_cast<size_t>(rank)]; }
   const trace::CommInfo& info(int rank, const std::string& comm);
 

@@ -19,10 +19,10 @@ using Scene = std::function<void(HandMadeJob&)>;
 
 struct Expected {
   Verdict verdict = Verdict::healthy;
-  std::optional<Kind> kind;      // none = no findings
-  std::vector<int> culprits;     // as the scene numbers them
+  std::optional<Kind> kind;   // none = no findings
+  std::vector<int> culprits;  // as the scene numbers them
   std::string comm;
-  std::optional<uint64_t> seq;   // before the shift
+  std::optional<uint64_t> seq;  // before the shift
   std::optional<std::vector<int>> victims;
 };
 
@@ -69,23 +69,36 @@ void all_but(HandMadeJob& job, const std::vector<int>& absent, double seconds = 
   job.wait(seconds);
 }
 
-// --- missing-call ------------------------------------------------------------------------------------------------------------
+// --- missing-call
+// ------------------------------------------------------------------------------------------------------------
 
 TEST(Judge, MissingCall) {
-  check(4, [](HandMadeJob& job) { job.call_all("world", {}, 2); all_but(job, {2}); },
+  check(4,
+        [](HandMadeJob& job) {
+          job.call_all("world", {}, 2);
+          all_but(job, {2});
+        },
         {Verdict::hung, Kind::missing_call, {2}, "world", 2, std::vector<int>{0, 1, 3}});
 }
 
 TEST(Judge, MissingCallOfTwoRanks) {
-  check(2, [](HandMadeJob& job) { all_but(job, {1}); }, {Verdict::hung, Kind::missing_call, {1}, "world", 0, std::vector<int>{0}});
+  check(2, [](HandMadeJob& job) { all_but(job, {1}); },
+        {Verdict::hung, Kind::missing_call, {1}, "world", 0, std::vector<int>{0}});
 }
 
 TEST(Judge, MissingCallBelowTheThresholdIsALateRank) {
-  check(3, [](HandMadeJob& job) { all_but(job, {1}, kThreshold - 5); }, {Verdict::healthy, Kind::straggler, {}, "world", 0, std::nullopt});
+  check(3, [](HandMadeJob& job) { all_but(job, {1}, kThreshold - 5); },
+        {Verdict::healthy, Kind::straggler, {}, "world", 0, std::nullopt});
 }
 
 TEST(Judge, LateCallThatCameIsHealthy) {
-  check(3, [](HandMadeJob& job) { all_but(job, {1}); job.call(1, "world"); job.wait(1); }, {});
+  check(3,
+        [](HandMadeJob& job) {
+          all_but(job, {1});
+          job.call(1, "world");
+          job.wait(1);
+        },
+        {});
 }
 
 TEST(Judge, VictimsMayHaveLaunchedFarAhead) {
@@ -181,7 +194,8 @@ TEST(Judge, AWrappedRingStillKnowsWhoIsMissing) {
   check(3, scene, {Verdict::hung, Kind::missing_call, {1}, "world", 50, std::vector<int>{0, 2}});
 }
 
-// --- left-early, died --------------------------------------------------------------------------------------------------------
+// --- left-early, died
+// --------------------------------------------------------------------------------------------------------
 
 TEST(Judge, LeftEarlyByACleanExit) {
   const auto scene = [](HandMadeJob& job) {
@@ -214,7 +228,12 @@ TEST(Judge, DiedBeforeTheCall) {
 }
 
 TEST(Judge, ExitStatusThreeIsADeath) {
-  check(3, [](HandMadeJob& job) { job.exits(0, 3); all_but(job, {0}); }, {Verdict::failed, Kind::died, {0}, "world", 0, std::nullopt});
+  check(3,
+        [](HandMadeJob& job) {
+          job.exits(0, 3);
+          all_but(job, {0});
+        },
+        {Verdict::failed, Kind::died, {0}, "world", 0, std::nullopt});
 }
 
 TEST(Judge, TheLauncherStopsTheOthersAfterADeath) {
@@ -268,7 +287,12 @@ TEST(Judge, AbortsOfOtherWatchdogsAreSymptoms) {
 }
 
 TEST(Judge, ADeathWhenNothingWaits) {
-  check(3, [](HandMadeJob& job) { job.call_all("world"); job.dies(0, SIGSEGV); job.wait(1); },
+  check(3,
+        [](HandMadeJob& job) {
+          job.call_all("world");
+          job.dies(0, SIGSEGV);
+          job.wait(1);
+        },
         {Verdict::failed, Kind::died, {0}, "world", std::nullopt, std::nullopt});
 }
 
@@ -298,13 +322,14 @@ TEST(Judge, AHeartbeatThatStoppedInCopiedTraces) {
   EXPECT_EQ(diagnosis.findings.front().confidence, Confidence::likely);
 }
 
-// --- mismatches ----------------------------------------------------------------------------------------------------------------
+// --- mismatches
+// ----------------------------------------------------------------------------------------------------------------
 
 TEST(Judge, MismatchesByMajority) {
   const CallSpec usual{Fn::Reduce, 1024, 7, 0, 0};
   const std::pair<Kind, CallSpec> odd_calls[] = {
-      {Kind::op_mismatch, {Fn::AllGather, 1024, 7, 0, -1}},  {Kind::count_mismatch, {Fn::Reduce, 1025, 7, 0, 0}},
-      {Kind::dtype_mismatch, {Fn::Reduce, 1024, 8, 0, 0}},   {Kind::redop_mismatch, {Fn::Reduce, 1024, 7, 2, 0}},
+      {Kind::op_mismatch, {Fn::AllGather, 1024, 7, 0, -1}}, {Kind::count_mismatch, {Fn::Reduce, 1025, 7, 0, 0}},
+      {Kind::dtype_mismatch, {Fn::Reduce, 1024, 8, 0, 0}},  {Kind::redop_mismatch, {Fn::Reduce, 1024, 7, 2, 0}},
       {Kind::root_mismatch, {Fn::Reduce, 1024, 7, 0, 1}},
   };
   for (const auto& [kind, odd] : odd_calls) {
@@ -379,7 +404,8 @@ TEST(Judge, AMismatchBeforeTheRingWrappedIsNotInvented) {
   check(3, scene, {});
 }
 
-// --- making communicators -------------------------------------------------------------------------------------------------
+// --- making communicators
+// -------------------------------------------------------------------------------------------------
 
 TEST(Judge, InitIncomplete) {
   const auto scene = [](HandMadeJob& job) {
@@ -417,10 +443,16 @@ TEST(Judge, AYoungInitIsHealthy) {
   check(3, scene, {});
 }
 
-// --- holes in the evidence, and quiet --------------------------------------------------------------------------------------
+// --- holes in the evidence, and quiet
+// --------------------------------------------------------------------------------------
 
 TEST(Judge, AMissingTraceIsNotHealthy) {
-  check(3, [](HandMadeJob& job) { job.call_all("world"); job.lose_trace(1); }, {Verdict::unknown, Kind::missing_trace, {}, "", std::nullopt, std::nullopt});
+  check(3,
+        [](HandMadeJob& job) {
+          job.call_all("world");
+          job.lose_trace(1);
+        },
+        {Verdict::unknown, Kind::missing_trace, {}, "", std::nullopt, std::nullopt});
 }
 
 TEST(Judge, AMissingTraceBlamesNobodyPresent) {
@@ -454,7 +486,12 @@ TEST(Judge, AllInTheSameCallNamesNobody) {
 }
 
 TEST(Judge, IdleIsHealthy) {
-  check(2, [](HandMadeJob& job) { job.call_all("world"); job.wait(10 * kThreshold); }, {Verdict::healthy, Kind::idle, {}, "", std::nullopt, std::nullopt});
+  check(2,
+        [](HandMadeJob& job) {
+          job.call_all("world");
+          job.wait(10 * kThreshold);
+        },
+        {Verdict::healthy, Kind::idle, {}, "", std::nullopt, std::nullopt});
 }
 
 TEST(Judge, DroppedEventsForbidHealthy) {
@@ -482,7 +519,8 @@ TEST(Judge, CleanEndIsHealthy) {
   check(3, scene, {});
 }
 
-// --- point to point --------------------------------------------------------------------------------------------------------
+// --- point to point
+// --------------------------------------------------------------------------------------------------------
 
 TEST(Judge, PipelinesWithDifferentNumbersOfCallsAreHealthy) {
   const auto scene = [](HandMadeJob& job) {

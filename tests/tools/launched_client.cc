@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
-// A small NCCL program for any launcher that says RANK or OMPI_COMM_WORLD_RANK: two all-reduces, and a third that one rank
-// does not make, because it stays in a function of its own, or is killed. The unique id goes through a file.
+// A small NCCL program for any launcher that says RANK or OMPI_COMM_WORLD_RANK: two all-reduces, and a third that one
+// rank does not make, because it stays in a function of its own, or is killed. The unique id goes through a file.
 //
 //   launched_client ID_FILE none|stay|kill RANK
 
@@ -53,7 +53,8 @@ __attribute__((noinline)) void stays_away() {
 
 int main(int argc, char** argv) {
   if (argc != 4) return 2;
-  const int rank = from_environment("RANK", "OMPI_COMM_WORLD_RANK"), ranks = from_environment("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE");
+  const int rank = from_environment("RANK", "OMPI_COMM_WORLD_RANK"),
+            ranks = from_environment("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE");
   ncclComm_t comm;
   if (ncclCommInitRank(&comm, ranks, shared_id(argv[1], rank), rank) != ncclSuccess) return 3;
   cudaStream_t stream;

@@ -23,9 +23,7 @@ class Launcher : public testing::Test {
     setenv("OMPI_MCA_rmaps_base_oversubscribe", "1", 1);
     setenv("OMPI_MCA_mpi_yield_when_idle", "1", 1);
   }
-  Outcome above(const std::string& fault) {
-    return run_program(supervised({LOCKSTEP_MPIRUN, "-n", "3"}, fault), 40s);
-  }
+  Outcome above(const std::string& fault) { return run_program(supervised({LOCKSTEP_MPIRUN, "-n", "3"}, fault), 40s); }
   Outcome below(const std::string& fault) {
     Words words{LOCKSTEP_MPIRUN, "-n", "3"};
     for (const std::string& word : supervised({}, fault)) words.push_back(word);

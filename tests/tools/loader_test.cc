@@ -27,7 +27,10 @@ class Loader : public testing::Test {
     header.env_world_size = 2;
     header.pid_start_ticks += static_cast<uint64_t>(made_++);
     const std::vector<std::string> before = folder_.traces();
-    EXPECT_EQ(trace::create(trace, folder_.path().c_str(), header, trace::clocks_now(), trace::clocks_now, trace::kSegmentBytes).what, nullptr);
+    EXPECT_EQ(trace::create(trace, folder_.path().c_str(), header, trace::clocks_now(), trace::clocks_now,
+                            trace::kSegmentBytes)
+                  .what,
+              nullptr);
     trace::unmap(trace);
     for (const std::string& file : folder_.traces())
       if (std::find(before.begin(), before.end(), file) == before.end()) return file;
@@ -82,7 +85,8 @@ TEST_F(Loader, SubFoldersAreRead) {
   EXPECT_EQ(job->runs.back().ranks.front().number, 0);
 }
 
-// --- ranks ---------------------------------------------------------------------------------------------------------------------
+// --- ranks
+// ---------------------------------------------------------------------------------------------------------------------
 
 trace::CommInfo comm_info(uint32_t serial, uint64_t id, int rank, int nranks, uint32_t tid, int device) {
   trace::CommInfo info;
@@ -101,7 +105,8 @@ TEST(Ranks, ThreadsOfOneProcess) {
   trace::TraceFile& file = job.file(0);
   file.header.env_rank = -1;
   for (int rank = 0; rank < 3; rank++)
-    file.comms.push_back(comm_info(static_cast<uint32_t>(rank + 1), 77, 2 - rank, 3, static_cast<uint32_t>(100 + rank), rank));
+    file.comms.push_back(
+        comm_info(static_cast<uint32_t>(rank + 1), 77, 2 - rank, 3, static_cast<uint32_t>(100 + rank), rank));
   file.comms.push_back(comm_info(4, 88, 0, 2, 101, -1));  // thread 101 holds rank 1
   file.comms.push_back(comm_info(5, 88, 1, 2, 999, 2));   // by device: rank 0
   const lockstep::Run run = assemble_runs(job.processes()).back();

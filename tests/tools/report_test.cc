@@ -2,6 +2,8 @@
 //
 // Both reports print one list; the JSON keeps to docs/diagnose-schema.json, whatever the verdict.
 
+#include "tools/report.h"
+
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -9,7 +11,6 @@
 
 #include "tests/tools/hand_made.h"
 #include "tests/tools/schema.h"
-#include "tools/report.h"
 
 namespace lockstep::test {
 namespace {
@@ -26,7 +27,8 @@ Reports report(const HandMadeJob& made) {
   Job job;
   job.folder = "traces";
   job.left_out = {"x.lstrace: is not a trace"};
-  return {json::parse(report_json(job, *judged.evidence, judged.diagnosis)), report_text(job, *judged.evidence, judged.diagnosis, false)};
+  return {json::parse(report_json(job, *judged.evidence, judged.diagnosis)),
+          report_text(job, *judged.evidence, judged.diagnosis, false)};
 }
 
 void expect_valid(const json& document) {
@@ -91,6 +93,22 @@ TEST(Report, EveryVerdictIsValidJson) {
     expect_valid(reports.as_json);
     EXPECT_FALSE(reports.text.empty());
   }
+}
+
+TEST(Report, EveryKindIsInTheSchemaAndInTheCatalogue) {
+  const json schema = json::parse(std::ifstream(DIAGNOSE_SCHEMA));
+  const json& kinds = schema["definitions"]["finding"]["properties"]["kind"]["enum"];
+  std::ifstream page(FINDINGS_PAGE);
+  const std::string catalogue{std::istreambuf_iterator<char>(page), {}};
+  size_t known = 0;
+  for (int i = 0; i < 256; i++) {
+    const std::string name = kind_name(static_cast<Kind>(i));
+    if (name == "unknown") break;
+    known++;
+    EXPECT_NE(std::find(kinds.begin(), kinds.end(), name), kinds.end()) << name;
+    EXPECT_NE(catalogue.find(name), std::string::npos) << name;
+  }
+  EXPECT_EQ(known, kinds.size());
 }
 
 TEST(Report, TheSchemaCheckerCanComplain) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
-// `lockstep run` and the other commands as a person uses them: exit statuses, signals, bad input, and that nothing of ours
-// outlives the program. Jobs with a verdict are in tests/hangs and tests/demo; here is one small one.
+// `lockstep run` and the other commands as a person uses them: exit statuses, signals, bad input, and that nothing of
+// ours outlives the program. Jobs with a verdict are in tests/hangs and tests/demo; here is one small one.
 
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -87,7 +87,8 @@ TEST_F(Run, BadUsageIsOneSentenceAndTwo) {
 }
 
 TEST_F(Run, HelpHasAnExampleEverywhere) {
-  for (const Words& words : {Words{"--help"}, Words{"run", "--help"}, Words{"diagnose", "--help"}, Words{"show", "--help"}}) {
+  for (const Words& words :
+       {Words{"--help"}, Words{"run", "--help"}, Words{"diagnose", "--help"}, Words{"show", "--help"}}) {
     const Outcome outcome = lockstep(words);
     EXPECT_EQ(outcome.status, 0);
     EXPECT_NE(outcome.out.find("Example:"), std::string::npos);
@@ -153,7 +154,8 @@ TEST_F(Run, LeavesNothingBehind) {
 }
 
 TEST_F(Run, TheFolderIsMadeAndNamed) {
-  const Outcome outcome = run_program({"sh", "-c", "cd " + folder_.path("") + " && exec " LOCKSTEP_CLI " run -- true"}, 20s);
+  const Outcome outcome =
+      run_program({"sh", "-c", "cd " + folder_.path("") + " && exec " LOCKSTEP_CLI " run -- true"}, 20s);
   EXPECT_EQ(outcome.status, 0);
   EXPECT_TRUE(fs::exists(folder_.path("lockstep-traces")));
   EXPECT_NE(outcome.err.find("/lockstep-traces/"), std::string::npos);
@@ -162,12 +164,14 @@ TEST_F(Run, TheFolderIsMadeAndNamed) {
 #ifdef LOCKSTEP_SCENE
 // A whole small job: hang, verdict once, the tree ended, and the traces read again in every way.
 TEST_F(Run, AHangIsJudgedOnceAndEnded) {
-  std::ofstream(folder_.path("one.hang")) << "title: rank 1 stays away\nsource: none\nranks: 3\n"
-                                             "each: repeat 2 { step; allreduce world 64; sync }\n"
-                                             "rank 0,2: allreduce world 64; sync\nrank 1: in data_loader_next sleep forever\n"
-                                             "expect: status hung; kind missing-call; culprits 1\n";
-  const Outcome job = lockstep({"run", "--host", "--dir", traces_, "--hang-seconds", "1", "--kill-on-hang", "--", LOCKSTEP_SCENE,
-                                folder_.path("one.hang")}, 30s);
+  std::ofstream(folder_.path("one.hang"))
+      << "title: rank 1 stays away\nsource: none\nranks: 3\n"
+         "each: repeat 2 { step; allreduce world 64; sync }\n"
+         "rank 0,2: allreduce world 64; sync\nrank 1: in data_loader_next sleep forever\n"
+         "expect: status hung; kind missing-call; culprits 1\n";
+  const Outcome job = lockstep({"run", "--host", "--dir", traces_, "--hang-seconds", "1", "--kill-on-hang", "--",
+                                LOCKSTEP_SCENE, folder_.path("one.hang")},
+                               30s);
   EXPECT_EQ(job.status, 1) << job.err;
   const size_t said = job.err.find("rank 1 (host ");
   ASSERT_NE(said, std::string::npos) << job.err;

@@ -23,19 +23,24 @@ struct Checker {
   const json& root;
   std::vector<std::string> complaints;
 
-  void complain(const std::string& place, const std::string& what) { complaints.push_back((place.empty() ? "/" : place) + ": " + what); }
+  void complain(const std::string& place, const std::string& what) {
+    complaints.push_back((place.empty() ? "/" : place) + ": " + what);
+  }
 
   void check(const json& value, const json& schema, const std::string& place) {
-    static const std::set<std::string> known = {"$schema", "$id", "title", "description", "definitions", "type", "enum", "required",
-                                                "properties", "additionalProperties", "items", "minimum", "$ref"};
+    static const std::set<std::string> known = {"$schema", "$id",     "title",    "description", "definitions",
+                                                "type",    "enum",    "required", "properties",  "additionalProperties",
+                                                "items",   "minimum", "$ref"};
     for (const auto& [keyword, content] : schema.items())
-      if (!known.count(keyword)) complain(place, "the schema uses \"" + keyword + "\", which this checker does not know");
+      if (!known.count(keyword))
+        complain(place, "the schema uses \"" + keyword + "\", which this checker does not know");
     if (schema.contains("$ref")) {
       const std::string name = schema["$ref"].get<std::string>().substr(std::string("#/definitions/").size());
       return check(value, root["definitions"].at(name), place);
     }
     check_type(value, schema, place);
-    if (schema.contains("enum") && std::find(schema["enum"].begin(), schema["enum"].end(), value) == schema["enum"].end())
+    if (schema.contains("enum") &&
+        std::find(schema["enum"].begin(), schema["enum"].end(), value) == schema["enum"].end())
       complain(place, value.dump() + " is none of " + schema["enum"].dump());
     if (schema.contains("minimum") && value.is_number() && value.get<double>() < schema["minimum"].get<double>())
       complain(place, value.dump() + " is too small");

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 //
-// The part of JSON Schema that our schema uses: type, enum, required, properties, additionalProperties, items, minimum and
-// $ref into its own definitions. An unknown keyword is a complaint, so that the schema cannot say what nobody checks.
+// The part of JSON Schema that our schema uses: type, enum, required, properties, additionalProperties, items, minimum
+// and $ref into its own definitions. An unknown keyword is a complaint, so that the schema cannot say what nobody
+// checks.
 
 #pragma once
 

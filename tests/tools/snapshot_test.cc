@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: MIT
 //
-// Stacks from outside, of a child with known functions on its stack; and that it goes on afterwards as if nothing had been.
+// Stacks from outside, of a child with known functions on its stack; and that it goes on afterwards as if nothing had
+// been.
+
+#include "tools/snapshot.h"
 
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -17,7 +20,6 @@
 #include <cstring>
 #include <thread>
 
-#include "tools/snapshot.h"
 #include "tools/symbols.h"
 
 using namespace std::chrono_literals;
@@ -139,7 +141,8 @@ TEST(Snapshot, ASignalOnItsWayIsDelivered) {
     snapshot_process(child.pid(), 1, 'r', 1000ms);
     sender.join();
     int status = 0;
-    for (int tries = 0; tries < 2000 && waitpid(child.pid(), &status, WNOHANG) == 0; tries++) std::this_thread::sleep_for(1ms);
+    for (int tries = 0; tries < 2000 && waitpid(child.pid(), &status, WNOHANG) == 0; tries++)
+      std::this_thread::sleep_for(1ms);
     EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGUSR1);
   }
 }
@@ -151,8 +154,8 @@ TEST(Snapshot, AProcessThatIsGoneHasNone) {
   EXPECT_TRUE(snapshot_process(pid, 1, 'r', 500ms).empty());
 }
 
-// It ends at some moment of a snapshot, by the hand of another process, since any thread of ours that waited for it would
-// be told of its stops, too.
+// It ends at some moment of a snapshot, by the hand of another process, since any thread of ours that waited for it
+// would be told of its stops, too.
 TEST(Snapshot, TheExitStatusStaysForTheParent) {
   for (int i = 0; i < 10; i++) {
     Child child(true);
@@ -162,7 +165,8 @@ TEST(Snapshot, TheExitStatusStaysForTheParent) {
       std::this_thread::sleep_for(std::chrono::microseconds(500 * i));
       _exit(write(child.input(), "x", 1) == 1 ? 0 : 1);
     }
-    while (!snapshot_process(child.pid(), 1, 'r', 500ms).empty() && kill(child.pid(), 0) == 0 && !child.has_ended()) continue;
+    while (!snapshot_process(child.pid(), 1, 'r', 500ms).empty() && kill(child.pid(), 0) == 0 && !child.has_ended())
+      continue;
     waitpid(hand, nullptr, 0);
     const int status = child.wait_for_end();
     EXPECT_TRUE(WIFEXITED(status));
@@ -189,7 +193,8 @@ TEST(Symbols, AnotherBuildIsNotTrusted) {
 }
 
 TEST(Symbols, FramesAsText) {
-  EXPECT_EQ(frame_text({"app::(anonymous namespace)::step(int)", "/src/app/train.cc", 88, "app", 0}), "app::step (train.cc:88)");
+  EXPECT_EQ(frame_text({"app::(anonymous namespace)::step(int)", "/src/app/train.cc", 88, "app", 0}),
+            "app::step (train.cc:88)");
   EXPECT_EQ(frame_text({"", "", 0, "libx.so", 0x1a}), "libx.so+0x1a");
   EXPECT_EQ(frame_json({"next_batch", "/src/train.py", 88, "", 0}), "train.py:88 next_batch");
 }
