@@ -57,9 +57,35 @@ pid_t start(int death_signal, const std::vector<std::string>& command, const fs:
   _exit(127);
 }
 
+std::vector<pid_t> children_of(const std::string& process) {
+  std::vector<pid_t> pids;
+  std::error_code gone;
+  for (const fs::directory_entry& task : fs::directory_iterator("/proc/" + process + "/task", gone)) {
+    std::ifstream in(task.path() / "children");
+    for (pid_t pid; in >> pid;) pids.push_back(pid);
+  }
+  return pids;
+}
+
+// What every thread of a process and of its descendants is doing, for the log of a run that did not end.
+void describe_tree(pid_t pid, std::string& out) {
+  std::error_code gone;
+  for (const fs::directory_entry& task : fs::directory_iterator("/proc/" + std::to_string(pid) + "/task", gone)) {
+    std::string stat = read_file(task.path() / "stat");
+    size_t open = stat.find('('), close = stat.rfind(')');
+    if (open == std::string::npos || close == std::string::npos || close + 2 >= stat.size()) continue;
+    out += "process " + std::to_string(pid) + ", thread " + task.path().filename().string() + " " +
+           stat.substr(open, close + 3 - open) + ", waits in " + read_file(task.path() / "wchan") + ", system call " +
+           read_file(task.path() / "syscall");
+    if (out.back() != '\n') out += '\n';
+  }
+  for (pid_t child : children_of(std::to_string(pid))) describe_tree(child, out);
+}
+
 struct Ended {
   bool timed_out = false;
   int status = 0;
+  std::string tree;  // when it timed out: what it was doing
 };
 
 // Waits for a child until the deadline, then asks it to end, then makes it.
@@ -75,20 +101,12 @@ Ended wait_until(pid_t pid, Clock::time_point deadline) {
     if (got < 0 && errno != EINTR) return ended;
     if (!ended.timed_out && Clock::now() > deadline) {
       ended.timed_out = true;
+      describe_tree(pid, ended.tree);
       kill(pid, SIGTERM);
     } else if (Clock::now() > kill_at) {
       kill(pid, SIGKILL);
     }
   }
-}
-
-std::vector<pid_t> our_children() {
-  std::vector<pid_t> pids;
-  for (const fs::directory_entry& task : fs::directory_iterator("/proc/self/task")) {
-    std::ifstream in(task.path() / "children");
-    for (pid_t pid; in >> pid;) pids.push_back(pid);
-  }
-  return pids;
 }
 
 // Ends what is left of the job and names it. Processes that are just being killed get a moment to go.
@@ -97,7 +115,7 @@ std::string end_leftovers() {
   for (auto grace = Clock::now() + 2s;; std::this_thread::sleep_for(5ms)) {
     while (waitpid(-1, nullptr, WNOHANG) > 0) {
     }
-    std::vector<pid_t> left = our_children();
+    std::vector<pid_t> left = children_of("self");
     if (left.empty()) return names;
     if (Clock::now() < grace) continue;
     for (pid_t pid : left) {
@@ -164,7 +182,7 @@ Result<ScenarioRun> run_scenario(const ScenarioPrograms& programs, const scenari
   run.timed_out = job.timed_out;
   run.run_status = job.status;
   run.left_behind = end_leftovers();
-  run.log = read_file(log);
+  run.log = read_file(log) + job.tree;
 
   pid = start(SIGKILL, {programs.lockstep, "diagnose", traces, "--json"}, json, base / "diagnose.log");
   if (pid < 0) return Error{programs.lockstep + ": cannot start it: " + std::strerror(errno)};
