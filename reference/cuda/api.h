@@ -30,7 +30,7 @@ class Api {
   // nullptr: no such stream. The null handle means the legacy default stream of `device`.
   virtual std::shared_ptr<Stream> stream(cudaStream_t handle, int device) = 0;
   virtual Point submit(const std::shared_ptr<Stream>& stream, std::unique_ptr<Op> op, std::vector<Point> after) = 0;
-  virtual bool reached(const Point& point) = 0;
+  virtual Point tail(const std::shared_ptr<Stream>& stream) = 0;  // over when all its work of now is
   virtual void wait(const Point& point) = 0;  // drains the stream meanwhile
 
   // nullptr: the process has no heap (no memory), or it is full.

@@ -31,7 +31,7 @@ class Engine final : public Api {
   cudaStream_t create_stream(StreamKind kind, int priority);
   bool destroy_stream(cudaStream_t handle);
   Point submit(const std::shared_ptr<Stream>& stream, std::unique_ptr<Op> op, std::vector<Point> after) override;
-  bool reached(const Point& point) override { return point.reached(); }
+  Point tail(const std::shared_ptr<Stream>& stream) override { return {stream, stream->enqueued()}; }
   void wait(const Point& point) override;
   void wait_device(int device);
   // What the legacy default stream of a device would wait for now.
@@ -67,12 +67,14 @@ class Engine final : public Api {
   std::shared_ptr<const StreamList> streams() const;
   bool has_work_of_its_own() const;
   void drop_finished_orphans();
-  bool help(const Stream* except);
+  void help(const Stream* except);
   void sleep_on_head(const Point& point, Backoff& backoff);
+  void nap_until_rung(const std::vector<WaitPoint>& blocked, int64_t bound_ns);
   void start_progress();
   struct Round {
     bool moved = false;
     bool pending = false;
+    std::vector<WaitPoint> blocked;
   };
   Round step_unwaited_streams();
   void progress_loop();

@@ -52,7 +52,7 @@ Step Stream::step_head(Node& head) {
   return head.op->step();
 }
 
-Drive Stream::drive(uint64_t target, int budget, WaitPoint* blocked) {
+Drive Stream::drive(uint64_t target, int budget, Blocked* blocked) {
   if (!pending()) return Drive::idle;
   if (driving_.exchange(true, std::memory_order_acquire)) return Drive::busy;
   Drive result = Drive::idle;
@@ -62,7 +62,7 @@ Drive Stream::drive(uint64_t target, int budget, WaitPoint* blocked) {
     const Step step = step_head(*next);
     if (step == Step::waiting) {
       if (result == Drive::idle) result = Drive::waiting;
-      if (blocked != nullptr && next->after.empty()) *blocked = next->op->wait_point();
+      if (blocked != nullptr) *blocked = next->after.empty() ? Blocked{{}, next->op->wait_point()} : Blocked{next->after.back(), {}};
       break;
     }
     result = Drive::progressed;

@@ -39,6 +39,12 @@ struct HostQueue;  // the thread for user host functions; see host_call.cc
 
 enum class Drive { idle, busy, waiting, progressed };
 
+// What the head of a stream waits for: another stream, or a bell (an empty one means something in this process).
+struct Blocked {
+  Point on;
+  WaitPoint wait_point;
+};
+
 class Stream {
  public:
   Stream(int device, StreamKind kind, int priority);
@@ -57,9 +63,9 @@ class Stream {
   uint64_t completed() const { return completed_.load(std::memory_order_seq_cst); }
   bool pending() const { return completed() < enqueued(); }
 
-  // Steps operations until number `target` is over, one waits, or `budget` steps are done. `blocked`, when given and the
-  // result is `waiting`, says what to sleep on. `busy`: another thread is at it.
-  Drive drive(uint64_t target, int budget, WaitPoint* blocked = nullptr);
+  // Steps operations until number `target` is over, one waits, or `budget` steps are done. `busy`: another thread is at
+  // it. When the result is `waiting`, `blocked` says what for.
+  Drive drive(uint64_t target, int budget, Blocked* blocked = nullptr);
 
   HostQueue& host_queue();
 

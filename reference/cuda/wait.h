@@ -20,6 +20,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <climits>
 #include <cstdint>
 
@@ -33,6 +34,23 @@ inline void futex_wait(std::atomic<uint32_t>& word, uint32_t seen, int64_t bound
 }
 inline void futex_wake_all(std::atomic<uint32_t>& word) {
   syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+
+// Sleeps until one of several words changes; false where the kernel cannot (before 5.16, or not allowed).
+struct FutexWaiter {  // struct futex_waitv, which older kernel headers lack
+  uint64_t value;
+  uint64_t address;
+  uint32_t flags;
+  uint32_t reserved;
+};
+inline bool futex_wait_any(FutexWaiter* waiters, unsigned count, int64_t bound_ns) {
+  constexpr long kFutexWaitv = 449;
+  timespec until{};
+  clock_gettime(CLOCK_MONOTONIC, &until);
+  const int64_t ns = until.tv_nsec + bound_ns;
+  until.tv_sec += ns / 1'000'000'000;
+  until.tv_nsec = ns % 1'000'000'000;
+  return syscall(kFutexWaitv, waiters, count, 0, &until, CLOCK_MONOTONIC) >= 0 || (errno != ENOSYS && errno != EPERM);
 }
 
 // Rung by whoever changes what others may be waiting for. The sequentially consistent order of "change, then look for

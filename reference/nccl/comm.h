@@ -3,8 +3,8 @@
 // One rank's side of a communicator.
 //
 // All operations of a communicator run one after the other in the order in which they were issued, whatever streams they
-// were given, as in NCCL: each gets a ticket, and works only when it is its turn. The members below "turn" therefore
-// belong to the operation whose turn it is, and need no lock.
+// were given, as in NCCL: each waits for the end of the one before it. The members marked so belong to the operation
+// that runs, and need no lock.
 
 #pragma once
 
@@ -57,16 +57,17 @@ struct Comm {
   std::atomic<int> async_error{ncclSuccess};
   std::atomic<bool> finalized{false};
 
-  std::mutex issue_mutex;  // "take a ticket, then enqueue" is one act
-  uint64_t issued = 0;
-  host::Point last;  // where the last operation is
+  std::mutex issue_mutex;  // "wait for the last one, then be the last one" is one act
+  host::Point last;        // where the last operation is
 
-  std::atomic<uint64_t> turn{0};
+  // The operation that runs:
   uint64_t phase = 0;        // the next one to enter
   uint64_t collectives = 0;  // begun
-  uint64_t life_phase = 0;
   std::vector<uint64_t> sent, received;  // messages, by peer
   std::vector<std::shared_ptr<host::PeerHeap>> peer_heaps;
+
+  // The one split at a time:
+  uint64_t life_phase = 0;
 
   Member& self() { return control->member(rank); }
   // In this process's memory; nullptr: the peer is gone, nothing will come.

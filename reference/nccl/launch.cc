@@ -19,34 +19,15 @@ using host::Step;
 
 bool is_message(const Call& call) { return call.fn == abi::Fn::Send || call.fn == abi::Fn::Recv; }
 
-// Shared by the operation and the places that hold its other streams back.
-struct Gates {
-  std::atomic<int> closed{0};  // streams that have not come to the group yet
-  std::atomic<bool> over{false};
-};
-
-class Gate final : public host::Op {
+// Holds a stream up until what submit() was told is over.
+class Marker final : public host::Op {
  public:
-  explicit Gate(std::shared_ptr<Gates> gates) : gates_(std::move(gates)) {}
-  Step step() override {
-    if (!reached_) {
-      reached_ = true;
-      gates_->closed.fetch_sub(1);
-      api().local_bell().ring();
-      return Step::progressed;
-    }
-    return gates_->over.load() ? Step::done : Step::waiting;
-  }
-
- private:
-  const std::shared_ptr<Gates> gates_;
-  bool reached_ = false;
+  Step step() override { return Step::done; }
 };
 
 class Launch final : public host::Op {
  public:
-  Launch(std::shared_ptr<Comm> comm, const std::vector<Call>& calls, uint64_t ticket, std::shared_ptr<Gates> gates)
-      : comm_(std::move(comm)), ticket_(ticket), gates_(std::move(gates)), messages_(*comm_) {
+  Launch(std::shared_ptr<Comm> comm, const std::vector<Call>& calls) : comm_(std::move(comm)), messages_(*comm_) {
     for (const Call& call : calls) {
       if (is_message(call))
         messages_.add(call);
@@ -60,23 +41,17 @@ class Launch final : public host::Op {
     comm_->stepping.fetch_add(1);
     const Step result = comm_->aborted.load() ? Step::done : work();
     comm_->stepping.fetch_sub(1);
-    if (result != Step::done) return result;
-    comm_->turn.store(ticket_ + 1);
-    gates_->over.store(true);
-    api().local_bell().ring();
-    return Step::done;
+    return result;
   }
 
   host::WaitPoint wait_point() override {
-    if (!working()) return {};
     host::Bell* const bell = collectives_.empty() ? &comm_->self().bell : &comm_->control->header().bell;
     return {comm_->control, bell};
   }
 
  private:
-  bool working() const { return comm_->turn.load() == ticket_ && gates_->closed.load() == 0; }
+  // Collectives first, in order; then all messages at once.
   Step work() {
-    if (!working()) return Step::waiting;
     if (collectives_.empty()) return messages_.step();
     const Step step = collectives_.front().step();
     if (step != Step::done) return step;
@@ -85,8 +60,6 @@ class Launch final : public host::Op {
   }
 
   const std::shared_ptr<Comm> comm_;
-  const uint64_t ticket_;
-  const std::shared_ptr<Gates> gates_;
   std::deque<Collective> collectives_;
   Messages messages_;
 };
@@ -115,12 +88,11 @@ ncclResult_t check_launch(const Comm& comm, const std::vector<Call>& calls) {
 ncclResult_t launch(const std::shared_ptr<Comm>& comm, const std::vector<Call>& calls) {
   std::vector<std::shared_ptr<host::Stream>> streams;
   if (const ncclResult_t result = streams_of(*comm, calls, streams); result != ncclSuccess) return result;
-  auto gates = std::make_shared<Gates>();
-  gates->closed.store(static_cast<int>(streams.size()) - 1);
   const std::lock_guard lock(comm->issue_mutex);
-  auto work = std::make_unique<Launch>(comm, calls, comm->issued++, gates);
-  comm->last = api().submit(streams.front(), std::move(work), {});
-  for (size_t s = 1; s < streams.size(); ++s) api().submit(streams[s], std::make_unique<Gate>(gates), {});
+  std::vector<host::Point> after{comm->last};
+  for (size_t s = 1; s < streams.size(); ++s) after.push_back(api().tail(streams[s]));
+  comm->last = api().submit(streams.front(), std::make_unique<Launch>(comm, calls), std::move(after));
+  for (size_t s = 1; s < streams.size(); ++s) api().submit(streams[s], std::make_unique<Marker>(), {comm->last});
   return ncclSuccess;
 }
 
