@@ -167,10 +167,10 @@ inline void close_seqlock(Seqlock& lock) {
   lock.store((lock.load(std::memory_order_relaxed) | 1) + 1, std::memory_order_release);
 }
 
-// Copies a text into a field that must end in a zero byte.
+// Copies a text into a field that must end in a zero byte. Of length 0 it may be nullptr.
 inline void put_text(char* field, size_t size, const char* text, size_t length) {
   const size_t n = length < size - 1 ? length : size - 1;
-  __builtin_memcpy(field, text, n);
+  if (n) __builtin_memcpy(field, text, n);
   __builtin_memset(field + n, 0, size - n);
 }
 

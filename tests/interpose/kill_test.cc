@@ -156,12 +156,15 @@ struct Tally {
   unsigned checked = 0, wrapped = 0, before_the_trace = 0;
 };
 
+Environment environment(const std::string& folder) {
+  return {{"LD_PRELOAD", SHIM_LIBRARY}, {"LOCKSTEP_DIR", folder}, {"LOCKSTEP_RING_MB", "1"}, {"LOCKSTEP", ""}};
+}
+
 int one_round(const std::string& self, const std::string& folder, int64_t delay_us, Tally& tally) {
   const std::string witness_path = folder + "/witness";
   Witness* witness = map_witness(witness_path);
   if (!witness) return complain("cannot make " + witness_path);
-  Process process({self, "--job", witness_path},
-                  {{"LD_PRELOAD", SHIM_LIBRARY}, {"LOCKSTEP_DIR", folder}, {"LOCKSTEP_RING_MB", "1"}, {"LOCKSTEP", ""}});
+  Process process({self, "--job", witness_path}, environment(folder));
   usleep(static_cast<useconds_t>(delay_us));
   kill(process.pid(), SIGKILL);
   const Outcome outcome = process.finish(10);
@@ -186,18 +189,52 @@ int one_round(const std::string& self, const std::string& folder, int64_t delay_
   return wrong;
 }
 
+double seconds() {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
+}
+
+// How long this machine, with this build, needs to the first call and to a full ring.
+bool calibrate(const std::string& self, double& to_first_call_us, double& to_wrap_us) {
+  char folder[] = "/tmp/lockstep-kill-XXXXXX";
+  if (!mkdtemp(folder)) return false;
+  const std::string witness_path = std::string(folder) + "/witness";
+  Witness* witness = map_witness(witness_path);
+  const double start = seconds();
+  Process process({self, "--job", witness_path}, environment(folder));
+  const auto wait = [&](uint64_t calls) {
+    uint64_t done = 0;
+    do {
+      usleep(200);
+      done = 0;
+      for (unsigned t = 0; t < kThreads; t++) done += witness[t].returned.load();
+    } while (done < calls && seconds() - start < 20);
+    return (seconds() - start) * 1e6;
+  };
+  to_first_call_us = wait(1);
+  to_wrap_us = wait(trace::kSegmentBytes / sizeof(trace::Record) / 2) - to_first_call_us;
+  kill(process.pid(), SIGKILL);
+  process.finish(10);
+  std::filesystem::remove_all(folder);
+  return to_first_call_us < 19e6;
+}
+
 int rounds(const std::string& self, unsigned count, unsigned seed) {
+  double to_first_call, to_wrap;
+  if (!calibrate(self, to_first_call, to_wrap)) return complain("the job makes no calls");
   std::mt19937 random(seed);
-  // Most instants in full flight, some while the file is being made; beyond 20 ms the ring of 1 MiB has wrapped.
-  std::exponential_distribution<double> delay(1.0 / 25000);
+  // Most instants in full flight, from the first call to several times around the ring; some while the file is being made.
+  std::exponential_distribution<double> flight(1 / (3 * to_wrap + 2000));
+  std::uniform_real_distribution<double> start(0, to_first_call * 1.2);
   Tally tally;
   int wrong = 0;
   for (unsigned i = 0; i < count && !wrong; i++) {
     char folder[] = "/tmp/lockstep-kill-XXXXXX";
     if (!mkdtemp(folder)) return complain("cannot make a temporary folder");
-    const int64_t us = std::min<int64_t>(static_cast<int64_t>(delay(random)) + (i % 4 ? 8000 : 0), 150000);
-    wrong = one_round(self, folder, us, tally);
-    if (wrong) std::fprintf(stderr, "round %u, seed %u, killed after %lld us\n", i, seed, static_cast<long long>(us));
+    const double us = i % 4 ? to_first_call + std::min(flight(random), 300000.0) : start(random);
+    wrong = one_round(self, folder, static_cast<int64_t>(us), tally);
+    if (wrong) std::fprintf(stderr, "round %u, seed %u, killed after %.0f us\n", i, seed, us);
     std::filesystem::remove_all(folder);
   }
   std::printf("%u kills: %u of wrapped rings, %u before there was a trace, seed %u\n", tally.checked, tally.wrapped,

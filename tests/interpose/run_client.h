@@ -37,6 +37,10 @@ class Process {
     Environment merged;
     for (char** at = environ; *at; at++)
       if (const char* equals = strchr(*at, '=')) merged[std::string(*at, static_cast<size_t>(equals - *at))] = equals + 1;
+    // In a build with sanitizers: let a preloaded library come first, and leave the signals alone that a test is about.
+    merged["ASAN_OPTIONS"] = "verify_asan_link_order=0:detect_leaks=0:handle_segv=0:handle_abort=0:handle_sigbus=0";
+    merged["UBSAN_OPTIONS"] = "print_stacktrace=1";
+    merged["TSAN_OPTIONS"] = "handle_segv=0:handle_abort=0:handle_sigbus=0";
     for (const auto& [name, value] : changes) merged[name] = value;
     std::vector<std::string> texts;
     for (const auto& [name, value] : merged)
