@@ -13,7 +13,8 @@ namespace {
 constexpr int64_t kSecond = 1'000'000'000;
 constexpr int64_t kSilence = 15 * kSecond;   // a heartbeat this far behind the others' has stopped
 constexpr int64_t kTogether = 12 * kSecond;  // launchers take up to ten seconds from SIGTERM to SIGKILL
-constexpr int64_t kHeadStart = 10'000'000;   // a death this much before the next was not part of one killing
+constexpr int64_t kHeadStart = 400'000'000;  // a death this much before the next was not part of one killing: a
+                                              // supervisor on a busy machine notes deaths of one instant 0.1 s apart
 
 using trace::Liveness;
 using trace::SupervisorState;
