@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 //
-// What the host's libnccl.so.2 asks of the host's libcuda.so.1, where all state of a process lives: one exported function
-// that returns this interface. (libnccl must not bring streams or memory of its own: a stream handle made by whichever
-// libcudart the program uses has to mean the same stream here.)
+// What the host's libnccl.so.2 asks of the host's libcuda.so.1, where all state of a process lives: one exported
+// function that returns this interface. (libnccl must not bring streams or memory of its own: a stream handle made by
+// whichever libcudart the program uses has to mean the same stream here.)
 
 #pragma once
 
@@ -31,7 +31,7 @@ class Api {
   virtual std::shared_ptr<Stream> stream(cudaStream_t handle, int device) = 0;
   virtual Point submit(const std::shared_ptr<Stream>& stream, std::unique_ptr<Op> op, std::vector<Point> after) = 0;
   virtual Point tail(const std::shared_ptr<Stream>& stream) = 0;  // over when all its work of now is
-  virtual void wait(const Point& point) = 0;  // drains the stream meanwhile
+  virtual void wait(const Point& point) = 0;                      // drains the stream meanwhile
 
   // nullptr: the process has no heap (no memory), or it is full.
   virtual void* allocate(size_t bytes, Memory memory, int device) = 0;
@@ -40,8 +40,8 @@ class Api {
   virtual HeapAddress heap_address() = 0;
   virtual std::shared_ptr<PeerHeap> peer_heap(const HeapAddress& address) = 0;  // nullptr: the peer is gone
 
-  virtual Bell& local_bell() = 0;      // what changed inside this process
-  virtual void poke() = 0;             // wakes the progress thread
+  virtual Bell& local_bell() = 0;          // what changed inside this process
+  virtual void poke() = 0;                 // wakes the progress thread
   virtual void ranks_here(int ranks) = 0;  // how many ranks share this machine, as far as known
   virtual int ranks_per_core() = 0;
 

@@ -40,22 +40,27 @@ cudaError_t cudaPeekAtLastError() { return last_error(); }
 const char* cudaGetErrorName(cudaError_t error) {
   switch (static_cast<int>(error)) {
 #define LOCKSTEP_CUDA_ERROR(number, name, text) \
-  case number: return #name;
+  case number:                                  \
+    return #name;
 #include "cuda_errors.def"
-    default: return "unrecognized error code";
+    default:
+      return "unrecognized error code";
   }
 }
 const char* cudaGetErrorString(cudaError_t error) {
   switch (static_cast<int>(error)) {
 #define LOCKSTEP_CUDA_ERROR(number, name, text) \
-  case number: return text;
+  case number:                                  \
+    return text;
 #include "cuda_errors.def"
-    default: return "unrecognized error code";
+    default:
+      return "unrecognized error code";
   }
 }
 
-// --- what nvcc makes host objects call -----------------------------------------------------------------------------------
-// Registering device code succeeds, so that such a program starts and may use everything but kernels; launching does not.
+// --- what nvcc makes host objects call
+// ----------------------------------------------------------------------------------- Registering device code succeeds,
+// so that such a program starts and may use everything but kernels; launching does not.
 
 #define LOCKSTEP_NVCC __attribute__((visibility("default")))
 
@@ -78,7 +83,8 @@ LOCKSTEP_NVCC void** __cudaRegisterFatBinary(void*) {
 }
 LOCKSTEP_NVCC void __cudaRegisterFatBinaryEnd(void**) {}
 LOCKSTEP_NVCC void __cudaUnregisterFatBinary(void**) {}
-LOCKSTEP_NVCC void __cudaRegisterFunction(void**, const char*, char*, const char*, int, void*, void*, void*, void*, int*) {}
+LOCKSTEP_NVCC void __cudaRegisterFunction(void**, const char*, char*, const char*, int, void*, void*, void*, void*,
+                                          int*) {}
 LOCKSTEP_NVCC void __cudaRegisterVar(void**, char*, char*, const char*, int, size_t, int, int) {}
 LOCKSTEP_NVCC char __cudaInitModule(void**) { return 0; }
 LOCKSTEP_NVCC unsigned __cudaPushCallConfiguration(dim3, dim3, size_t, cudaStream_t) { return 0; }

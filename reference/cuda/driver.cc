@@ -57,7 +57,9 @@ LOCKSTEP_DRIVER CUresult cuStreamCreate(cudaStream_t* stream, unsigned int flags
   return lockstep_host_cudaStreamCreateWithFlags(stream, flags);
 }
 LOCKSTEP_DRIVER CUresult cuStreamDestroy_v2(cudaStream_t stream) { return lockstep_host_cudaStreamDestroy(stream); }
-LOCKSTEP_DRIVER CUresult cuStreamSynchronize(cudaStream_t stream) { return lockstep_host_cudaStreamSynchronize(stream); }
+LOCKSTEP_DRIVER CUresult cuStreamSynchronize(cudaStream_t stream) {
+  return lockstep_host_cudaStreamSynchronize(stream);
+}
 LOCKSTEP_DRIVER CUresult cuStreamQuery(cudaStream_t stream) { return lockstep_host_cudaStreamQuery(stream); }
 LOCKSTEP_DRIVER CUresult cuStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned int flags) {
   return lockstep_host_cudaStreamWaitEvent(stream, event, flags);
@@ -83,8 +85,12 @@ LOCKSTEP_DRIVER CUresult cuGetErrorString(CUresult error, const char** text) {
   if (text == nullptr) return cudaErrorInvalidValue;
   switch (error) {
 #define LOCKSTEP_CUDA_ERROR(number, name, message) \
-  case number: *text = message; return cudaSuccess;
+  case number:                                     \
+    *text = message;                               \
+    return cudaSuccess;
 #include "cuda_errors.def"
-    default: *text = nullptr; return cudaErrorInvalidValue;
+    default:
+      *text = nullptr;
+      return cudaErrorInvalidValue;
   }
 }

@@ -25,8 +25,9 @@ int devices_wanted() {
   char* end = nullptr;
   const long count = std::strtol(text, &end, 10);
   if (*text != '\0' && *end == '\0' && count >= 1 && count <= kMaxDevices) return static_cast<int>(count);
-  std::fprintf(stderr, "lockstep host runtime: LOCKSTEP_HOST_DEVICES is '%s', expected a number from 1 to %d; using %d\n",
-               text, kMaxDevices, kDefaultDevices);
+  std::fprintf(stderr,
+               "lockstep host runtime: LOCKSTEP_HOST_DEVICES is '%s', expected a number from 1 to %d; using %d\n", text,
+               kMaxDevices, kDefaultDevices);
   return kDefaultDevices;
 }
 
@@ -68,7 +69,9 @@ Engine::Engine() {
 void Engine::note_forked() {
   if (started_.load()) forked_.store(true);
 }
-cudaError_t Engine::ready() { return forked_.load(std::memory_order_relaxed) ? cudaErrorInitializationError : cudaSuccess; }
+cudaError_t Engine::ready() {
+  return forked_.load(std::memory_order_relaxed) ? cudaErrorInitializationError : cudaSuccess;
+}
 
 int Engine::current_device() { return t_device; }
 void Engine::set_current_device(int device) { t_device = device; }
@@ -81,7 +84,8 @@ void Engine::ranks_here(int ranks) {
   }
 }
 
-// --- streams -------------------------------------------------------------------------------------------------------------
+// --- streams
+// -------------------------------------------------------------------------------------------------------------
 
 std::shared_ptr<const Engine::StreamList> Engine::streams() const {
   const std::lock_guard lock(mutex_);
@@ -201,7 +205,8 @@ bool Engine::quiet(const std::shared_ptr<Stream>& stream) {
   return implicit_waits(device, *stream).empty();
 }
 
-// --- memory --------------------------------------------------------------------------------------------------------------
+// --- memory
+// --------------------------------------------------------------------------------------------------------------
 
 Heap* Engine::heap() {
   std::call_once(heap_once_, [this] {

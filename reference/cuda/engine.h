@@ -2,9 +2,9 @@
 //
 // All state of a process: devices, streams, memory, and the progress thread.
 //
-// It is made at first use and never destroyed: threads of ours, and host functions of the user's, may still run while the
-// process exits, and nothing of it outlives the process anyway. A forked child has the memory but not the threads, so
-// everything answers cudaErrorInitializationError there instead of hanging.
+// It is made at first use and never destroyed: threads of ours, and host functions of the user's, may still run while
+// the process exits, and nothing of it outlives the process anyway. A forked child has the memory but not the threads,
+// so everything answers cudaErrorInitializationError there instead of hanging.
 
 #pragma once
 

@@ -48,8 +48,9 @@ std::byte* map_shared(int fd, uint64_t bytes) {
 }  // namespace
 
 Heap::Heap(std::byte* base, HeapAddress address)
-    : base_(base), address_(address), ranges_(reinterpret_cast<uintptr_t>(base) + kPage,
-                                              reinterpret_cast<uintptr_t>(base) + address.bytes) {}
+    : base_(base),
+      address_(address),
+      ranges_(reinterpret_cast<uintptr_t>(base) + kPage, reinterpret_cast<uintptr_t>(base) + address.bytes) {}
 
 std::unique_ptr<Heap> Heap::create() {
   HeapAddress address;
@@ -58,7 +59,8 @@ std::unique_ptr<Heap> Heap::create() {
   if (getrandom(&address.nonce, sizeof address.nonce, 0) != sizeof address.nonce) return nullptr;
   address.fd = memfd_create("lockstep-host-heap", MFD_CLOEXEC);
   if (address.fd < 0) return nullptr;
-  std::byte* base = ftruncate(address.fd, static_cast<off_t>(kHeapBytes)) == 0 ? map_shared(address.fd, kHeapBytes) : nullptr;
+  std::byte* base =
+      ftruncate(address.fd, static_cast<off_t>(kHeapBytes)) == 0 ? map_shared(address.fd, kHeapBytes) : nullptr;
   if (base == nullptr) {
     close(address.fd);
     return nullptr;

@@ -4,8 +4,8 @@
 //
 // It is a memfd, opened by peers as /proc/PID/fd/N: nothing of it has a name anywhere, so nothing is left after any
 // kind of death, and Docker's 64 MiB of /dev/shm do not matter. Pages come into being when touched; freed ones are
-// handed back by punching holes. "Device" and "pinned host" memory are the same bytes, told apart only where CUDA's rules
-// tell them apart (whether an asynchronous copy blocks the host).
+// handed back by punching holes. "Device" and "pinned host" memory are the same bytes, told apart only where CUDA's
+// rules tell them apart (whether an asynchronous copy blocks the host).
 
 #pragma once
 

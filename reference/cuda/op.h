@@ -4,8 +4,8 @@
 //
 // An operation is a resumable machine: step() does a bounded piece of work and says whether it may be called again at
 // once, must wait for somebody, or is over. It never blocks. That is why any thread may drive any stream, why a stream
-// whose peer never comes holds up nothing but itself, and why thousands of operations can be queued ahead: no thread and
-// no pool is tied up by an operation in flight. Only one thread at a time steps the operations of a stream.
+// whose peer never comes holds up nothing but itself, and why thousands of operations can be queued ahead: no thread
+// and no pool is tied up by an operation in flight. Only one thread at a time steps the operations of a stream.
 
 #pragma once
 
@@ -17,8 +17,8 @@ namespace lockstep::host {
 
 enum class Step { waiting, progressed, done };
 
-// The bell that rings when a waiting operation may go on. `owner` keeps the memory the bell lies in mapped while somebody
-// sleeps on it. Empty: the operation waits for something in this process, and the process-wide bell will ring.
+// The bell that rings when a waiting operation may go on. `owner` keeps the memory the bell lies in mapped while
+// somebody sleeps on it. Empty: the operation waits for something in this process, and the process-wide bell will ring.
 struct WaitPoint {
   std::shared_ptr<const void> owner;
   Bell* bell = nullptr;

@@ -5,8 +5,8 @@
 // The progress thread must start work that nobody waits for, and must cost nothing otherwise. A wake-up by futex for
 // every enqueue would cost more than a small all-reduce, so while the program is busy the thread looks at the streams
 // every 0.1 ms by itself, and is asleep for good only when nothing was in flight for 10 ms; only then does an enqueue
-// wake it. While work is in flight that waits for peers it sleeps on all their bells at once. Streams somebody waits for
-// it leaves alone: the waiter is faster, and would only meet it at the lock.
+// wake it. While work is in flight that waits for peers it sleeps on all their bells at once. Streams somebody waits
+// for it leaves alone: the waiter is faster, and would only meet it at the lock.
 
 #include <pthread.h>
 
@@ -36,7 +36,8 @@ void nap(int64_t ns) {
 
 }  // namespace
 
-// --- waiting -------------------------------------------------------------------------------------------------------------
+// --- waiting
+// -------------------------------------------------------------------------------------------------------------
 
 // One step for every stream that has work and nobody waiting for it: what one waits for may hang on a peer that is a
 // thread of this process.
@@ -103,7 +104,8 @@ bool Engine::has_work_of_its_own() const {
   return false;
 }
 
-// --- the progress thread ---------------------------------------------------------------------------------------------------
+// --- the progress thread
+// ---------------------------------------------------------------------------------------------------
 
 void Engine::start_progress() {
   std::call_once(progress_once_, [this] {
@@ -127,7 +129,8 @@ Engine::Round Engine::step_unwaited_streams() {
     const Drive result = stream->drive(kNoTarget, kProgressBudget, &blocked);
     round.moved |= result == Drive::progressed;
     // A head that waits for another stream goes on when that one does.
-    if (result == Drive::waiting && blocked.on.stream == nullptr) round.blocked.push_back(std::move(blocked.wait_point));
+    if (result == Drive::waiting && blocked.on.stream == nullptr)
+      round.blocked.push_back(std::move(blocked.wait_point));
   }
   return round;
 }
@@ -143,7 +146,8 @@ void Engine::nap_until_rung(const std::vector<WaitPoint>& blocked, int64_t bound
     waiters.push_back({bell->rings.load(), reinterpret_cast<uint64_t>(&bell->rings), kSize32, 0});
     bell->sleepers.fetch_add(1);
   }
-  if (!step_unwaited_streams().moved && !futex_wait_any(waiters.data(), static_cast<unsigned>(waiters.size()), bound_ns))
+  if (!step_unwaited_streams().moved &&
+      !futex_wait_any(waiters.data(), static_cast<unsigned>(waiters.size()), bound_ns))
     nap(std::min(bound_ns, 10 * kNapNs));
   for (Bell* bell : bells) bell->sleepers.fetch_sub(1);
 }

@@ -9,11 +9,12 @@
 
 extern "C" {
 
-#define LOCKSTEP_CUDART(name, params, args) __attribute__((visibility("default"))) cudaError_t lockstep_host_##name params;
+#define LOCKSTEP_CUDART(name, params, args) \
+  __attribute__((visibility("default"))) cudaError_t lockstep_host_##name params;
 #include "reference/cuda/cudart_functions.def"
 
-// A program tried to run device code. Says so once on stderr; every later call reports it, as CUDA does after a fault on
-// the device, so that no program takes the missing result for a result.
+// A program tried to run device code. Says so once on stderr; every later call reports it, as CUDA does after a fault
+// on the device, so that no program takes the missing result for a result.
 __attribute__((visibility("default"))) cudaError_t lockstep_host_refuse_kernel(const char* how);
 
 // cudaSuccess, or what went wrong for good in this process.

@@ -22,10 +22,11 @@ cudaError_t lockstep_host_sticky_error() {
 
 cudaError_t lockstep_host_refuse_kernel(const char* how) {
   if (g_sticky.exchange(cudaErrorNotSupported) == cudaSuccess)
-    std::fprintf(stderr,
-                 "lockstep host runtime: %s: there is no device to run kernels on; this and every later CUDA call of the "
-                 "process fails (cudaErrorNotSupported)\n",
-                 how);
+    std::fprintf(
+        stderr,
+        "lockstep host runtime: %s: there is no device to run kernels on; this and every later CUDA call of the "
+        "process fails (cudaErrorNotSupported)\n",
+        how);
   return cudaErrorNotSupported;
 }
 

@@ -103,7 +103,9 @@ bool valid_kind(cudaMemcpyKind kind) { return kind >= cudaMemcpyHostToHost && ki
 }  // namespace
 
 cudaError_t lockstep_host_cudaMalloc(void** pointer, size_t bytes) { return allocate(pointer, bytes, Memory::device); }
-cudaError_t lockstep_host_cudaMallocHost(void** pointer, size_t bytes) { return allocate(pointer, bytes, Memory::pinned); }
+cudaError_t lockstep_host_cudaMallocHost(void** pointer, size_t bytes) {
+  return allocate(pointer, bytes, Memory::pinned);
+}
 cudaError_t lockstep_host_cudaHostAlloc(void** pointer, size_t bytes, unsigned int) {
   return allocate(pointer, bytes, Memory::pinned);
 }

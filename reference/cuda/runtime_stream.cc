@@ -28,7 +28,8 @@ class Marker final : public Op {
 cudaError_t lockstep_host_cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned int flags, int priority) {
   if (const cudaError_t e = lockstep_host_sticky_error()) return e;
   if (stream == nullptr || flags > cudaStreamNonBlocking) return cudaErrorInvalidValue;
-  *stream = engine().create_stream(flags == cudaStreamNonBlocking ? StreamKind::non_blocking : StreamKind::blocking, priority);
+  *stream = engine().create_stream(flags == cudaStreamNonBlocking ? StreamKind::non_blocking : StreamKind::blocking,
+                                   priority);
   return cudaSuccess;
 }
 cudaError_t lockstep_host_cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned int flags) {
@@ -56,7 +57,7 @@ cudaError_t lockstep_host_cudaStreamQuery(cudaStream_t handle) {
   std::shared_ptr<Stream> stream;
   if (const cudaError_t e = resolve(handle, stream)) return e;
   return engine().quiet(stream) || (stream->kind != StreamKind::legacy && !stream->pending()) ? cudaSuccess
-                                                                                               : cudaErrorNotReady;
+                                                                                              : cudaErrorNotReady;
 }
 
 cudaError_t lockstep_host_cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event_handle, unsigned int flags) {
@@ -86,7 +87,8 @@ cudaError_t lockstep_host_cudaStreamAddCallback(cudaStream_t handle, cudaStreamC
   return cudaSuccess;
 }
 
-// --- events --------------------------------------------------------------------------------------------------------------
+// --- events
+// --------------------------------------------------------------------------------------------------------------
 
 cudaError_t lockstep_host_cudaEventCreateWithFlags(cudaEvent_t* event, unsigned int flags) {
   if (const cudaError_t e = lockstep_host_sticky_error()) return e;

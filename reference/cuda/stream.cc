@@ -62,7 +62,8 @@ Drive Stream::drive(uint64_t target, int budget, Blocked* blocked) {
     const Step step = step_head(*next);
     if (step == Step::waiting) {
       if (result == Drive::idle) result = Drive::waiting;
-      if (blocked != nullptr) *blocked = next->after.empty() ? Blocked{{}, next->op->wait_point()} : Blocked{next->after.back(), {}};
+      if (blocked != nullptr)
+        *blocked = next->after.empty() ? Blocked{{}, next->op->wait_point()} : Blocked{next->after.back(), {}};
       break;
     }
     result = Drive::progressed;

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: MIT
 //
-// How anybody here waits: poll a moment, then give the core away, then sleep until rung, never for ever without a bound.
+// How anybody here waits: poll a moment, then give the core away, then sleep until rung, never for ever without a
+// bound.
 //
-// Ranks usually outnumber cores on the machines this runs on, so the one that is waited for often needs the very core the
-// waiter spins on. Handing a flag over costs 0.1 us while both spin on cores of their own, 1.5 us by sched_yield, 3-25 us
-// by futex; how long to try each depends on how crowded the machine is (set_ranks_here).
+// Ranks usually outnumber cores on the machines this runs on, so the one that is waited for often needs the very core
+// the waiter spins on. Handing a flag over costs 0.1 us while both spin on cores of their own, 1.5 us by sched_yield,
+// 3-25 us by futex; how long to try each depends on how crowded the machine is (set_ranks_here).
 //
 // Bells lie in memory that several processes map. std::atomic::wait would use a private futex there and never wake
-// another process, and a process-shared mutex held by a killed rank would poison its peers, so this is a bare futex on a
-// word that only counts up: a rank killed at any point leaves at most a stale `sleepers`, which costs a system call.
+// another process, and a process-shared mutex held by a killed rank would poison its peers, so this is a bare futex on
+// a word that only counts up: a rank killed at any point leaves at most a stale `sleepers`, which costs a system call.
 
 #pragma once
 

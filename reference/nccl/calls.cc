@@ -87,8 +87,10 @@ class AsMessages {
 
   ncclResult_t run() {
     const char* const name = abi::find_function(whole_.fn)->name;
-    if (const ncclResult_t result = look_up_ready(name, handle_, comm_); result != ncclSuccess) return group_error(result);
-    if (const ncclResult_t result = check_arguments(name, *comm_, whole_); result != ncclSuccess) return group_error(result);
+    if (const ncclResult_t result = look_up_ready(name, handle_, comm_); result != ncclSuccess)
+      return group_error(result);
+    if (const ncclResult_t result = check_arguments(name, *comm_, whole_); result != ncclSuccess)
+      return group_error(result);
     if (whole_.count == 0) return ncclSuccess;
     group_start();
     for (int peer = 0; peer < comm_->nranks; ++peer) {
@@ -146,7 +148,8 @@ ncclResult_t check_config(const char* name, const ncclConfig_t* config) {
 
 }  // namespace
 
-// --- library -------------------------------------------------------------------------------------------------------------
+// --- library
+// -------------------------------------------------------------------------------------------------------------
 
 ncclResult_t run(Tag<Fn::GetVersion>, int* version) {
   if (version == nullptr) return ncclInvalidArgument;
@@ -162,21 +165,31 @@ ncclResult_t run(Tag<Fn::GetUniqueId>, ncclUniqueId* id) {
 
 const char* run(Tag<Fn::GetErrorString>, ncclResult_t result) {
   switch (result) {
-    case ncclSuccess: return "no error";
-    case ncclUnhandledCudaError: return "unhandled cuda error (run with NCCL_DEBUG=INFO for details)";
-    case ncclSystemError: return "unhandled system error (run with NCCL_DEBUG=INFO for details)";
-    case ncclInternalError: return "internal error - please report this issue to the NCCL developers";
-    case ncclInvalidArgument: return "invalid argument (run with NCCL_DEBUG=WARN for details)";
-    case ncclInvalidUsage: return "invalid usage (run with NCCL_DEBUG=WARN for details)";
-    case ncclRemoteError: return "remote process exited or there was a network error";
-    case ncclInProgress: return "NCCL operation in progress";
-    default: return "unknown result code";
+    case ncclSuccess:
+      return "no error";
+    case ncclUnhandledCudaError:
+      return "unhandled cuda error (run with NCCL_DEBUG=INFO for details)";
+    case ncclSystemError:
+      return "unhandled system error (run with NCCL_DEBUG=INFO for details)";
+    case ncclInternalError:
+      return "internal error - please report this issue to the NCCL developers";
+    case ncclInvalidArgument:
+      return "invalid argument (run with NCCL_DEBUG=WARN for details)";
+    case ncclInvalidUsage:
+      return "invalid usage (run with NCCL_DEBUG=WARN for details)";
+    case ncclRemoteError:
+      return "remote process exited or there was a network error";
+    case ncclInProgress:
+      return "NCCL operation in progress";
+    default:
+      return "unknown result code";
   }
 }
 const char* run(Tag<Fn::GetLastError>, ncclComm_t) { return last_warning(); }
 void run(Tag<Fn::ResetDebugInit>) {}
 
-// --- communicators ---------------------------------------------------------------------------------------------------------
+// --- communicators
+// ---------------------------------------------------------------------------------------------------------
 
 ncclResult_t run(Tag<Fn::CommInitRank>, ncclComm_t* comm, int nranks, ncclUniqueId id, int rank) {
   return start_init("CommInitRank", comm, nranks, id, rank);
@@ -288,7 +301,8 @@ ncclResult_t run(Tag<Fn::CommUserRank>, ncclComm_t handle, int* rank) {
   return ncclSuccess;
 }
 
-// --- memory ----------------------------------------------------------------------------------------------------------------
+// --- memory
+// ----------------------------------------------------------------------------------------------------------------
 
 ncclResult_t run(Tag<Fn::MemAlloc>, void** ptr, size_t size) {
   if (const ncclResult_t result = cuda_ready(); result != ncclSuccess) return result;
@@ -317,7 +331,8 @@ ncclResult_t run(Tag<Fn::CommDeregister>, ncclComm_t handle, void*) {
   return look_up("CommDeregister", handle, comm);
 }
 
-// --- operations --------------------------------------------------------------------------------------------------------------
+// --- operations
+// --------------------------------------------------------------------------------------------------------------
 
 ncclResult_t run(Tag<Fn::AllReduce>, const void* send, void* recv, size_t count, ncclDataType_t dtype, ncclRedOp_t op,
                  ncclComm_t comm, cudaStream_t stream) {

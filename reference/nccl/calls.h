@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
-// What stands behind each exported function: an overload of run() for its tag. A function without one is answered by the
-// template at the end, so the exports can be made from nccl_functions.def alone and no list says what is missing.
+// What stands behind each exported function: an overload of run() for its tag. A function without one is answered by
+// the template at the end, so the exports can be made from nccl_functions.def alone and no list says what is missing.
 
 #pragma once
 
@@ -26,7 +26,8 @@ void run(Tag<Fn::ResetDebugInit>);
 
 // communicators
 ncclResult_t run(Tag<Fn::CommInitRank>, ncclComm_t* comm, int nranks, ncclUniqueId id, int rank);
-ncclResult_t run(Tag<Fn::CommInitRankConfig>, ncclComm_t* comm, int nranks, ncclUniqueId id, int rank, ncclConfig_t* config);
+ncclResult_t run(Tag<Fn::CommInitRankConfig>, ncclComm_t* comm, int nranks, ncclUniqueId id, int rank,
+                 ncclConfig_t* config);
 ncclResult_t run(Tag<Fn::CommInitAll>, ncclComm_t* comms, int ndev, const int* devlist);
 ncclResult_t run(Tag<Fn::CommSplit>, ncclComm_t comm, int color, int key, ncclComm_t* newcomm, ncclConfig_t* config);
 ncclResult_t run(Tag<Fn::CommFinalize>, ncclComm_t comm);

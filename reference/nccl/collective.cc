@@ -58,7 +58,8 @@ size_t Collective::send_bytes() const {
 
 Descriptor& Collective::descriptor(int rank) const { return comm_.control->member(rank).descriptors[index_ % 2]; }
 
-// --- meetings --------------------------------------------------------------------------------------------------------------
+// --- meetings
+// --------------------------------------------------------------------------------------------------------------
 
 void Collective::arrive() {
   Header& header = comm_.control->header();
@@ -73,29 +74,36 @@ bool Collective::met() const {
 
 Step Collective::step() {
   switch (state_) {
-    case State::start: return publish();
-    case State::stage: return stage();
+    case State::start:
+      return publish();
+    case State::stage:
+      return stage();
     case State::meet:
       if (!met()) return Step::waiting;
       settle();
       return state_ == State::over ? Step::done : Step::progressed;
-    case State::stuck: return Step::waiting;
-    case State::slice: return slice();
+    case State::stuck:
+      return Step::waiting;
+    case State::slice:
+      return slice();
     case State::swap:
       if (!met()) return Step::waiting;
       state_ = State::gather;
       return Step::progressed;
-    case State::gather: return call_.fn == Fn::AllReduce ? gather() : copy_blocks();
+    case State::gather:
+      return call_.fn == Fn::AllReduce ? gather() : copy_blocks();
     case State::leave:
       if (!met()) return Step::waiting;
       state_ = State::over;
       return Step::done;
-    case State::over: break;
+    case State::over:
+      break;
   }
   return Step::done;
 }
 
-// --- telling the others ----------------------------------------------------------------------------------------------------
+// --- telling the others
+// ----------------------------------------------------------------------------------------------------
 
 Step Collective::publish() {
   index_ = comm_.collectives++;
@@ -138,7 +146,8 @@ Step Collective::stage() {
   return Step::progressed;
 }
 
-// --- everybody is here -------------------------------------------------------------------------------------------------------
+// --- everybody is here
+// -------------------------------------------------------------------------------------------------------
 
 bool Collective::agreed() const {
   const Descriptor& first = descriptor(0);
@@ -183,7 +192,8 @@ void Collective::settle() {
 // What other ranks do not have is not reduced with anything.
 void Collective::keep_own_tail() {
   if (call_.fn == Fn::AllReduce && span_ < block())
-    move_bytes(static_cast<std::byte*>(call_.recv) + span_, static_cast<const std::byte*>(call_.send) + span_, block() - span_);
+    move_bytes(static_cast<std::byte*>(call_.recv) + span_, static_cast<const std::byte*>(call_.send) + span_,
+               block() - span_);
 }
 
 // Where a peer's input is; `offset` bytes into the block that concerns this rank.
@@ -212,20 +222,26 @@ void Collective::small() {
   auto* const recv = static_cast<std::byte*>(call_.recv);
   switch (call_.fn) {
     case Fn::AllReduce:
-    case Fn::ReduceScatter: reduce_into(recv, 0, span_); break;
+    case Fn::ReduceScatter:
+      reduce_into(recv, 0, span_);
+      break;
     case Fn::Reduce:
       if (comm_.rank == call_.root) reduce_into(recv, 0, span_);
       break;
-    case Fn::Broadcast: move_bytes(recv, descriptor(call_.root).data, span_); break;
+    case Fn::Broadcast:
+      move_bytes(recv, descriptor(call_.root).data, span_);
+      break;
     case Fn::AllGather:
       for (int r = 0; r < comm_.nranks; ++r)
         move_bytes(recv + block() * static_cast<size_t>(r), descriptor(r).data, span_);
       break;
-    default: break;
+    default:
+      break;
   }
 }
 
-// --- large ---------------------------------------------------------------------------------------------------------------
+// --- large
+// ---------------------------------------------------------------------------------------------------------------
 
 // Where this rank's part of the result is put: the user's buffer, or a place that peers can read.
 std::byte* Collective::result_home() {
@@ -244,7 +260,8 @@ Step Collective::slice() {
   }
   const size_t at = slice_begin_ + done_;
   if (at < slice_end_) {
-    const size_t piece = std::min(kStepBytes / static_cast<size_t>(comm_.nranks) / kLine * kLine + kLine, slice_end_ - at);
+    const size_t piece =
+        std::min(kStepBytes / static_cast<size_t>(comm_.nranks) / kLine * kLine + kLine, slice_end_ - at);
     if (!inputs(at, inputs_)) return Step::waiting;  // a peer has died
     reduce({call_.dtype, call_.op, comm_.nranks}, home + at, inputs_, piece / abi::dtype_size(call_.dtype));
     done_ += piece;

@@ -75,13 +75,13 @@ class Collective {
   Comm& comm_;
   const Call call_;
   State state_ = State::start;
-  uint64_t index_ = 0;       // of this collective in its communicator
-  uint64_t my_phase_ = 0;    // the one this rank is in
-  size_t span_ = 0;          // bytes of a block that all ranks have
-  size_t slice_begin_ = 0;   // all-reduce: the part this rank reduces
+  uint64_t index_ = 0;      // of this collective in its communicator
+  uint64_t my_phase_ = 0;   // the one this rank is in
+  size_t span_ = 0;         // bytes of a block that all ranks have
+  size_t slice_begin_ = 0;  // all-reduce: the part this rank reduces
   size_t slice_end_ = 0;
-  size_t done_ = 0;          // bytes of the current state's work
-  int peer_ = 0;             // whose block is being copied
+  size_t done_ = 0;  // bytes of the current state's work
+  int peer_ = 0;     // whose block is being copied
   Staging send_staging_;
   Staging recv_staging_;
   std::vector<const std::byte*> inputs_;

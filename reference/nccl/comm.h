@@ -2,9 +2,9 @@
 //
 // One rank's side of a communicator.
 //
-// All operations of a communicator run one after the other in the order in which they were issued, whatever streams they
-// were given, as in NCCL: each waits for the end of the one before it. The members marked so belong to the operation
-// that runs, and need no lock.
+// All operations of a communicator run one after the other in the order in which they were issued, whatever streams
+// they were given, as in NCCL: each waits for the end of the one before it. The members marked so belong to the
+// operation that runs, and need no lock.
 
 #pragma once
 
@@ -61,8 +61,8 @@ struct Comm {
   host::Point last;        // where the last operation is
 
   // The operation that runs:
-  uint64_t phase = 0;        // the next one to enter
-  uint64_t collectives = 0;  // begun
+  uint64_t phase = 0;                    // the next one to enter
+  uint64_t collectives = 0;              // begun
   std::vector<uint64_t> sent, received;  // messages, by peer
   std::vector<std::shared_ptr<host::PeerHeap>> peer_heaps;
 
@@ -95,7 +95,8 @@ class Job {
 ncclResult_t run_jobs(const std::vector<std::unique_ptr<Job>>& jobs);
 
 // On success *out is a communicator that works once the job is over.
-ncclResult_t begin_init(const ncclUniqueId& id, int nranks, int rank, std::shared_ptr<Comm>& out, std::unique_ptr<Job>& job);
+ncclResult_t begin_init(const ncclUniqueId& id, int nranks, int rank, std::shared_ptr<Comm>& out,
+                        std::unique_ptr<Job>& job);
 // newcomm gets its handle, or NULL for a rank without a colour, when the job is over.
 std::unique_ptr<Job> begin_split(std::shared_ptr<Comm> parent, int color, int key, ncclComm_t* newcomm);
 

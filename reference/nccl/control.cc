@@ -96,8 +96,10 @@ ncclResult_t open_segment(const Id& id, std::shared_ptr<Control>& control) {
   struct stat what {};
   if (fd < 0 || fstat(fd, &what) != 0 || !S_ISREG(what.st_mode) || what.st_size < static_cast<off_t>(kHeaderBytes)) {
     if (fd >= 0) close(fd);
-    warn("cannot open the communicator's memory of process %d (%s): the process that made the unique id must live, and "
-         "belong to the same user, until all ranks have joined", id.pid, path);
+    warn(
+        "cannot open the communicator's memory of process %d (%s): the process that made the unique id must live, and "
+        "belong to the same user, until all ranks have joined",
+        id.pid, path);
     return ncclSystemError;
   }
   std::byte* header = map_part(fd, 0, kHeaderBytes);
@@ -194,8 +196,9 @@ ncclResult_t open_unique_id(const ncclUniqueId& in, std::shared_ptr<Control>& co
   const std::string boot = read_text("/proc/sys/kernel/random/boot_id");
   if (std::memcmp(boot.data(), id.boot_id, std::min(boot.size(), sizeof id.boot_id)) != 0 ||
       id.pid_namespace != pid_namespace()) {
-    warn("the unique id was made on another machine or in another container: the host runtime connects ranks on one "
-         "machine, in one pid namespace");
+    warn(
+        "the unique id was made on another machine or in another container: the host runtime connects ranks on one "
+        "machine, in one pid namespace");
     return ncclSystemError;
   }
   Segments& all = segments();

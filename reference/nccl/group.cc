@@ -61,7 +61,8 @@ ncclResult_t issue(const std::shared_ptr<Comm>& comm, const Call& call) {
     const ncclResult_t result = check_launch(*comm, calls);
     return result == ncclSuccess ? launch(comm, calls) : result;
   }
-  auto plan = std::find_if(t_group.planned.begin(), t_group.planned.end(), [&](const Planned& p) { return p.comm == comm; });
+  auto plan =
+      std::find_if(t_group.planned.begin(), t_group.planned.end(), [&](const Planned& p) { return p.comm == comm; });
   if (plan == t_group.planned.end()) plan = t_group.planned.insert(plan, {comm, {}});
   plan->calls.push_back(call);
   return ncclSuccess;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 //
-// The two 16-bit floating-point types, as far as reductions need them: to float, and back with rounding to nearest even.
-// (A sum or product of two halves computed in float and rounded once is the correctly rounded one: float has more than
-// twice their bits.)
+// The two 16-bit floating-point types, as far as reductions need them: to float, and back with rounding to nearest
+// even. (A sum or product of two halves computed in float and rounded once is the correctly rounded one: float has more
+// than twice their bits.)
 
 #pragma once
 
@@ -41,8 +41,8 @@ struct Half {
     const uint32_t magnitude = u & 0x7fffffffu;
     if (magnitude > 0x7f800000u) return {static_cast<uint16_t>(sign | 0x7e00u)};   // NaN
     if (magnitude >= 0x477ff000u) return {static_cast<uint16_t>(sign | 0x7c00u)};  // rounds beyond 65504
-    if (magnitude < 0x38800000u) {                                                 // subnormal: let float addition round
-      const float shifted = std::bit_cast<float>(magnitude) + 0.5f;                // unit in the last place is 2^-24 here
+    if (magnitude < 0x38800000u) {                                   // subnormal: let float addition round
+      const float shifted = std::bit_cast<float>(magnitude) + 0.5f;  // unit in the last place is 2^-24 here
       return {static_cast<uint16_t>(sign | (std::bit_cast<uint32_t>(shifted) - 0x3f000000u))};
     }
     const uint32_t rounded = magnitude + 0xfffu + ((magnitude >> 13) & 1u);

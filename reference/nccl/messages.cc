@@ -62,7 +62,8 @@ Step Messages::send(Lane& lane, Message& message) {
   if (message.bytes != 0 && !comm_.same_process[peer] && !comm_.reachable(from)) {
     std::byte* const to = message.staging.get(message.bytes, comm_.device);
     if (to == nullptr) {
-      warn("the shared heap is full: no room for a copy of %zu bytes of a buffer that is not CUDA memory", message.bytes);
+      warn("the shared heap is full: no room for a copy of %zu bytes of a buffer that is not CUDA memory",
+           message.bytes);
       comm_.async_error.store(ncclSystemError);
       return Step::waiting;
     }

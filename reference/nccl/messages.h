@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 //
-// The sends and receives of one group. A message is matched by order between two ranks, in each direction; what it holds
-// does not matter, only how many bytes. Messages to and from different peers advance independently, those of one pair
-// and direction one after the other.
+// The sends and receives of one group. A message is matched by order between two ranks, in each direction; what it
+// holds does not matter, only how many bytes. Messages to and from different peers advance independently, those of one
+// pair and direction one after the other.
 //
 // A send is over when its receiver has copied the data, so two ranks that both send first wait for ever: correct
 // programs may not rely on NCCL's buffers either. A receive smaller than its send takes what it has room for, one that

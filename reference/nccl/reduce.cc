@@ -25,63 +25,87 @@ constexpr bool kInteger = std::is_integral_v<T>;
 // Arithmetic happens in this type: unsigned for integers (wrap-around), float for the half types.
 template <class T>
 auto widen(T x) {
-  if constexpr (kInteger<T> && sizeof(T) < 4) return static_cast<uint32_t>(x);
-  else if constexpr (kInteger<T>) return static_cast<std::make_unsigned_t<T>>(x);
-  else if constexpr (std::is_floating_point_v<T>) return x;
-  else return x.to_float();
+  if constexpr (kInteger<T> && sizeof(T) < 4)
+    return static_cast<uint32_t>(x);
+  else if constexpr (kInteger<T>)
+    return static_cast<std::make_unsigned_t<T>>(x);
+  else if constexpr (std::is_floating_point_v<T>)
+    return x;
+  else
+    return x.to_float();
 }
 template <class T, class W>
 T narrow(W x) {
-  if constexpr (kInteger<T> || std::is_floating_point_v<T>) return static_cast<T>(x);
-  else return T::from_float(x);
+  if constexpr (kInteger<T> || std::is_floating_point_v<T>)
+    return static_cast<T>(x);
+  else
+    return T::from_float(x);
 }
 
 struct Sum {
   template <class T>
-  static T apply(T a, T b) { return narrow<T>(widen(a) + widen(b)); }
+  static T apply(T a, T b) {
+    return narrow<T>(widen(a) + widen(b));
+  }
 };
 struct Prod {
   template <class T>
-  static T apply(T a, T b) { return narrow<T>(widen(a) * widen(b)); }
+  static T apply(T a, T b) {
+    return narrow<T>(widen(a) * widen(b));
+  }
 };
 template <class T>
 bool less(T a, T b) {
-  if constexpr (kInteger<T>) return a < b;
-  else return widen(a) < widen(b);
+  if constexpr (kInteger<T>)
+    return a < b;
+  else
+    return widen(a) < widen(b);
 }
 template <class T>
 bool is_nan(T a) {
-  if constexpr (kInteger<T>) return false;
-  else return widen(a) != widen(a);
+  if constexpr (kInteger<T>)
+    return false;
+  else
+    return widen(a) != widen(a);
 }
 struct Max {
   template <class T>
-  static T apply(T a, T b) { return is_nan(b) ? a : (less(b, a) ? a : b); }
+  static T apply(T a, T b) {
+    return is_nan(b) ? a : (less(b, a) ? a : b);
+  }
 };
 struct Min {
   template <class T>
-  static T apply(T a, T b) { return is_nan(b) ? a : (less(a, b) ? a : b); }
+  static T apply(T a, T b) {
+    return is_nan(b) ? a : (less(a, b) ? a : b);
+  }
 };
 
 template <class T>
 T reciprocal(int n) {
-  if constexpr (std::is_floating_point_v<T>) return static_cast<T>(1.0 / n);
-  else return T::from_float(static_cast<float>(1.0 / n));
+  if constexpr (std::is_floating_point_v<T>)
+    return static_cast<T>(1.0 / n);
+  else
+    return T::from_float(static_cast<float>(1.0 / n));
 }
 
 // Sum of inputs that are scaled first. (Integers are divided at the end instead.)
 template <class T>
 T scaled(T x, T scale) {
-  if constexpr (kInteger<T>) return x;
-  else return narrow<T>(widen(x) * widen(scale));
+  if constexpr (kInteger<T>)
+    return x;
+  else
+    return narrow<T>(widen(x) * widen(scale));
 }
 
 template <class T, class Op, bool kScale>
 struct Kernel {
   T scale{};
   T in(T x) const {
-    if constexpr (kScale) return scaled(x, scale);
-    else return x;
+    if constexpr (kScale)
+      return scaled(x, scale);
+    else
+      return x;
   }
   void one(T* dst, const T* a, size_t n) const {
     for (size_t i = 0; i < n; ++i) dst[i] = in(a[i]);
@@ -128,11 +152,16 @@ void divide(std::byte* dst_bytes, size_t count, int n) {
 template <class T>
 void reduce_as(const Reduction& how, std::byte* dst, const std::vector<const std::byte*>& inputs, size_t count) {
   switch (how.op) {
-    case ncclSum: return run(Kernel<T, Sum, false>{}, dst, inputs, count);
-    case ncclProd: return run(Kernel<T, Prod, false>{}, dst, inputs, count);
-    case ncclMax: return run(Kernel<T, Max, false>{}, dst, inputs, count);
-    case ncclMin: return run(Kernel<T, Min, false>{}, dst, inputs, count);
-    default: break;
+    case ncclSum:
+      return run(Kernel<T, Sum, false>{}, dst, inputs, count);
+    case ncclProd:
+      return run(Kernel<T, Prod, false>{}, dst, inputs, count);
+    case ncclMax:
+      return run(Kernel<T, Max, false>{}, dst, inputs, count);
+    case ncclMin:
+      return run(Kernel<T, Min, false>{}, dst, inputs, count);
+    default:
+      break;
   }
   if constexpr (kInteger<T>) {
     run(Kernel<T, Sum, false>{}, dst, inputs, count);
@@ -148,17 +177,28 @@ bool can_reduce(ncclDataType_t dtype) { return dtype >= ncclInt8 && dtype <= ncc
 
 void reduce(const Reduction& how, std::byte* dst, const std::vector<const std::byte*>& inputs, size_t count) {
   switch (how.dtype) {
-    case ncclInt8: return reduce_as<int8_t>(how, dst, inputs, count);
-    case ncclUint8: return reduce_as<uint8_t>(how, dst, inputs, count);
-    case ncclInt32: return reduce_as<int32_t>(how, dst, inputs, count);
-    case ncclUint32: return reduce_as<uint32_t>(how, dst, inputs, count);
-    case ncclInt64: return reduce_as<int64_t>(how, dst, inputs, count);
-    case ncclUint64: return reduce_as<uint64_t>(how, dst, inputs, count);
-    case ncclFloat16: return reduce_as<Half>(how, dst, inputs, count);
-    case ncclBfloat16: return reduce_as<Bfloat16>(how, dst, inputs, count);
-    case ncclFloat32: return reduce_as<float>(how, dst, inputs, count);
-    case ncclFloat64: return reduce_as<double>(how, dst, inputs, count);
-    default: return;
+    case ncclInt8:
+      return reduce_as<int8_t>(how, dst, inputs, count);
+    case ncclUint8:
+      return reduce_as<uint8_t>(how, dst, inputs, count);
+    case ncclInt32:
+      return reduce_as<int32_t>(how, dst, inputs, count);
+    case ncclUint32:
+      return reduce_as<uint32_t>(how, dst, inputs, count);
+    case ncclInt64:
+      return reduce_as<int64_t>(how, dst, inputs, count);
+    case ncclUint64:
+      return reduce_as<uint64_t>(how, dst, inputs, count);
+    case ncclFloat16:
+      return reduce_as<Half>(how, dst, inputs, count);
+    case ncclBfloat16:
+      return reduce_as<Bfloat16>(how, dst, inputs, count);
+    case ncclFloat32:
+      return reduce_as<float>(how, dst, inputs, count);
+    case ncclFloat64:
+      return reduce_as<double>(how, dst, inputs, count);
+    default:
+      return;
   }
 }
 

@@ -2,9 +2,9 @@
 //
 // Element-wise reduction of several ranks' buffers, always in rank order, so that whoever does it gets the same bits.
 //
-// NCCL's arithmetic: floating-point averages multiply every input by the rounded 1/n before summing; integer averages sum
-// with wrap-around and divide once, toward zero; min and max ignore NaNs where the other side is a number; half types are
-// rounded after every step.
+// NCCL's arithmetic: floating-point averages multiply every input by the rounded 1/n before summing; integer averages
+// sum with wrap-around and divide once, toward zero; min and max ignore NaNs where the other side is a number; half
+// types are rounded after every step.
 
 #pragma once
 

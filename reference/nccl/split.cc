@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
-// ncclCommSplit. All ranks of the parent meet twice: first everybody has said its colour and key; then the first rank of
-// every new communicator has made and published its unique id, with which its members join as in ncclCommInitRank.
+// ncclCommSplit. All ranks of the parent meet twice: first everybody has said its colour and key; then the first rank
+// of every new communicator has made and published its unique id, with which its members join as in ncclCommInitRank.
 
 #include <algorithm>
 #include <tuple>
@@ -22,17 +22,20 @@ class SplitJob final : public Job {
 
   Step step() override {
     switch (state_) {
-      case State::start: return start();
-      case State::colors: return met() ? choose() : waiting();
-      case State::ids: return met() ? join() : waiting();
-      case State::joining: return joining();
-      case State::over: break;
+      case State::start:
+        return start();
+      case State::colors:
+        return met() ? choose() : waiting();
+      case State::ids:
+        return met() ? join() : waiting();
+      case State::joining:
+        return joining();
+      case State::over:
+        break;
     }
     return Step::done;
   }
-  host::Bell& bell() override {
-    return child_job_ ? child_job_->bell() : parent_->control->header().life_bell;
-  }
+  host::Bell& bell() override { return child_job_ ? child_job_->bell() : parent_->control->header().life_bell; }
   ncclResult_t result() const override { return result_; }
 
  private:

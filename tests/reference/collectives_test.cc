@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 //
 // What collectives compute: every function, type and operator, against a loop over the ranks' inputs, with ranks as
-// processes and as threads, from one element to several times what one step moves, in place and not, from CUDA memory and
-// from memory that peers cannot see.
+// processes and as threads, from one element to several times what one step moves, in place and not, from CUDA memory
+// and from memory that peers cannot see.
 
 #include <algorithm>
 #include <cstring>
@@ -17,14 +17,22 @@ namespace {
 
 template <class T>
 constexpr ncclDataType_t kType = ncclNumTypes;
-template <> constexpr ncclDataType_t kType<int8_t> = ncclInt8;
-template <> constexpr ncclDataType_t kType<uint8_t> = ncclUint8;
-template <> constexpr ncclDataType_t kType<int32_t> = ncclInt32;
-template <> constexpr ncclDataType_t kType<uint32_t> = ncclUint32;
-template <> constexpr ncclDataType_t kType<int64_t> = ncclInt64;
-template <> constexpr ncclDataType_t kType<uint64_t> = ncclUint64;
-template <> constexpr ncclDataType_t kType<float> = ncclFloat32;
-template <> constexpr ncclDataType_t kType<double> = ncclFloat64;
+template <>
+constexpr ncclDataType_t kType<int8_t> = ncclInt8;
+template <>
+constexpr ncclDataType_t kType<uint8_t> = ncclUint8;
+template <>
+constexpr ncclDataType_t kType<int32_t> = ncclInt32;
+template <>
+constexpr ncclDataType_t kType<uint32_t> = ncclUint32;
+template <>
+constexpr ncclDataType_t kType<int64_t> = ncclInt64;
+template <>
+constexpr ncclDataType_t kType<uint64_t> = ncclUint64;
+template <>
+constexpr ncclDataType_t kType<float> = ncclFloat32;
+template <>
+constexpr ncclDataType_t kType<double> = ncclFloat64;
 
 template <class T>
 T value(int rank, size_t i) {
@@ -39,10 +47,14 @@ template <class T>
 T combine(ncclRedOp_t op, T a, T b) {
   using U = std::conditional_t<std::is_integral_v<T>, uint64_t, T>;
   switch (op) {
-    case ncclProd: return static_cast<T>(static_cast<U>(a) * static_cast<U>(b));
-    case ncclMax: return std::max(a, b);
-    case ncclMin: return std::min(a, b);
-    default: return static_cast<T>(static_cast<U>(a) + static_cast<U>(b));
+    case ncclProd:
+      return static_cast<T>(static_cast<U>(a) * static_cast<U>(b));
+    case ncclMax:
+      return std::max(a, b);
+    case ncclMin:
+      return std::min(a, b);
+    default:
+      return static_cast<T>(static_cast<U>(a) + static_cast<U>(b));
   }
 }
 // In rank order, as the host runtime promises.
@@ -69,7 +81,8 @@ void expect(const char* what, const T* data, size_t count, Expected expected) {
   for (size_t i = 0; i < count; ++i) {
     const T want = expected(i);
     if (std::memcmp(&want, &data[i], sizeof want) == 0) continue;
-    ADD_FAILURE() << what << " count " << count << " differs first at " << i << ": " << +data[i] << ", expected " << +want;
+    ADD_FAILURE() << what << " count " << count << " differs first at " << i << ": " << +data[i] << ", expected "
+                  << +want;
     return;
   }
 }
@@ -98,9 +111,7 @@ class Pair {
   }
   Pair(const Pair&) = delete;
   Pair& operator=(const Pair&) = delete;
-  ~Pair() {
-    EXPECT_EQ(cudaSuccess, cudaFree(base_));
-  }
+  ~Pair() { EXPECT_EQ(cudaSuccess, cudaFree(base_)); }
   T* send = nullptr;
   T* recv = nullptr;
 
@@ -158,7 +169,8 @@ void all_gather(Rank& me, size_t count, Buffers kind) {
   fill(buffers.send, count, me.rank);
   NCCL_OK(ncclAllGather(buffers.send, buffers.recv, count, kType<T>, me.comm, me.stream));
   me.sync();
-  expect("AllGather", buffers.recv, count * n, [&](size_t i) { return value<T>(static_cast<int>(i / count), i % count); });
+  expect("AllGather", buffers.recv, count * n,
+         [&](size_t i) { return value<T>(static_cast<int>(i / count), i % count); });
 }
 
 template <class T>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
-// What the three libraries export, read from their ELF files: every function of the list, as the real libraries bind and
-// version them, and nothing else. Where the real libraries are present, our names are compared with theirs.
+// What the three libraries export, read from their ELF files: every function of the list, as the real libraries bind
+// and version them, and nothing else. Where the real libraries are present, our names are compared with theirs.
 
 #include <elf.h>
 #include <gtest/gtest.h>
@@ -41,7 +41,8 @@ std::map<std::string, Symbol> exports_of(const std::string& path) {
   std::map<uint32_t, Elf64_Shdr> sections;
   std::vector<Elf64_Shdr> all;
   for (int i = 0; i < header.e_shnum; ++i) {
-    all.push_back(at(header.e_shoff + static_cast<uint64_t>(i) * header.e_shentsize, static_cast<Elf64_Shdr*>(nullptr)));
+    all.push_back(
+        at(header.e_shoff + static_cast<uint64_t>(i) * header.e_shentsize, static_cast<Elf64_Shdr*>(nullptr)));
     sections.emplace(all.back().sh_type, all.back());
   }
   const Elf64_Shdr symbols = sections[SHT_DYNSYM];
@@ -97,8 +98,8 @@ TEST(Exports, OfCudartStandAtItsVersionNode) {
     EXPECT_TRUE(name.rfind("cuda", 0) == 0 || name.rfind("__cuda", 0) == 0) << name;
     EXPECT_EQ("libcudart.so.13", symbol.version) << name;
   }
-  for (const char* name : {"cudaMalloc", "cudaStreamSynchronize", "cudaGetLastError", "cudaLaunchKernel",
-                           "__cudaRegisterFatBinary"})
+  for (const char* name :
+       {"cudaMalloc", "cudaStreamSynchronize", "cudaGetLastError", "cudaLaunchKernel", "__cudaRegisterFatBinary"})
     EXPECT_EQ(1u, exports.count(name)) << name;
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
-// Hangs that are true hangs: what never ends with NCCL must not end here, must cost no CPU meanwhile, must be escaped by
-// an abort, and must leave nothing behind when the process is killed.
+// Hangs that are true hangs: what never ends with NCCL must not end here, must cost no CPU meanwhile, must be escaped
+// by an abort, and must leave nothing behind when the process is killed.
 
 #include <dirent.h>
 #include <sys/mman.h>
@@ -24,7 +24,9 @@ constexpr milliseconds kLongEnough(300);
 double cpu_seconds() {
   rusage use{};
   getrusage(RUSAGE_SELF, &use);
-  const auto seconds = [](const timeval& t) { return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) * 1e-6; };
+  const auto seconds = [](const timeval& t) {
+    return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) * 1e-6;
+  };
   return seconds(use.ru_utime) + seconds(use.ru_stime);
 }
 
@@ -35,8 +37,8 @@ std::atomic<int>& waiting_ranks() {
   return *count;
 }
 
-// Calls that some ranks make and others do not, or make differently. No call may block; every rank in `stuck` must still
-// wait for its stream after a while; the rest must have ended.
+// Calls that some ranks make and others do not, or make differently. No call may block; every rank in `stuck` must
+// still wait for its stream after a while; the rest must have ended.
 void expect_stuck(int n, const std::vector<int>& stuck, const Body& body) {
   waiting_ranks().store(0);
   ncclUniqueId id;
@@ -132,7 +134,8 @@ TEST(Hang, LargerReceive) {
   });
 }
 
-// --- what ends although it is wrong ----------------------------------------------------------------------------------------
+// --- what ends although it is wrong
+// ----------------------------------------------------------------------------------------
 
 TEST(Mismatch, OfCountsWithinOneChunkEndsWithAWrongTail) {
   run_job(As::processes, 2, [](Rank& me) {
@@ -177,7 +180,8 @@ TEST(Mismatch, OfTypeOrOperatorEnds) {
   });
 }
 
-// --- cost and escape -------------------------------------------------------------------------------------------------------
+// --- cost and escape
+// -------------------------------------------------------------------------------------------------------
 
 TEST(Hang, CostsNoCpu) {
   ncclUniqueId id;
@@ -214,10 +218,10 @@ class Abort : public ::testing::TestWithParam<As> {};
 
 TEST_P(Abort, GetsWaitersOut) {
   run_ranks(GetParam(), 2, [id = [] {
-                             ncclUniqueId made;
-                             EXPECT_EQ(ncclSuccess, ncclGetUniqueId(&made));
-                             return made;
-                           }()](int rank) {
+              ncclUniqueId made;
+              EXPECT_EQ(ncclSuccess, ncclGetUniqueId(&made));
+              return made;
+            }()](int rank) {
     Rank me(rank, 2, id);
     if (rank == 0) {
       for (int i = 0; i < 5; ++i) all_reduce(me, i % 2 == 0 ? 100 : 100000);
@@ -310,7 +314,8 @@ TEST(Kill, LeavesNothingInTheFileSystem) {
   EXPECT_TRUE(names("/tmp").empty());
 }
 
-// --- making a communicator -------------------------------------------------------------------------------------------------
+// --- making a communicator
+// -------------------------------------------------------------------------------------------------
 
 TEST(Init, WaitsForAMissingRankWithoutCpuAndDiesWhenKilled) {
   ncclUniqueId id;
@@ -351,7 +356,8 @@ TEST(Init, WithARankTwiceOrAWrongCountHangsAndWarns) {
     for (Child& rank : ranks) rank.kill_now();
     std::string text;
     char buffer[512];
-    for (ssize_t got; (got = read(output[0], buffer, sizeof buffer)) > 0;) text.append(buffer, static_cast<size_t>(got));
+    for (ssize_t got; (got = read(output[0], buffer, sizeof buffer)) > 0;)
+      text.append(buffer, static_cast<size_t>(got));
     close(output[0]);
     EXPECT_NE(std::string::npos, text.find("NCCL WARN Bootstrap")) << text;
     EXPECT_NE(std::string::npos, text.find(twice ? "has already checked in" : "mismatch in number of ranks")) << text;

@@ -151,7 +151,8 @@ TEST(OneThread, DrivesManyRanks) {
     }
     NCCL_OK(ncclGroupStart());
     for (int r = 0; r < kRanks; ++r)
-      NCCL_OK(ncclAllReduce(data[static_cast<size_t>(r)], data[static_cast<size_t>(r)], 100000, ncclInt, ncclSum, comms[r],
+      NCCL_OK(ncclAllReduce(data[static_cast<size_t>(r)], data[static_cast<size_t>(r)], 100000, ncclInt, ncclSum,
+                            comms[r],
                             nullptr));  // the null stream of the communicator's device
     NCCL_OK(ncclGroupEnd());
     for (int r = 0; r < kRanks; ++r) {
@@ -202,7 +203,8 @@ TEST(Life, LeavesNoDescriptorThreadOrMappingBehind) {
       Rank me(rank, 2, id);
       DeviceBuffer<float> data(20000);
       NCCL_OK(ncclAllReduce(data.data, data.data, 20000, ncclFloat, ncclSum, me.comm, me.stream));
-      CUDA_OK(cudaLaunchHostFunc(me.stream, [](void*) {}, nullptr));
+      CUDA_OK(cudaLaunchHostFunc(
+          me.stream, [](void*) {}, nullptr));
       me.sync();
       ncclComm_t part = nullptr;
       NCCL_OK(ncclCommSplit(me.comm, 0, 0, &part, nullptr));
@@ -218,7 +220,8 @@ TEST(Life, LeavesNoDescriptorThreadOrMappingBehind) {
     EXPECT_EQ(1, mappings);  // the heap
     EXPECT_EQ(1, maps());
     const auto deadline = Clock::now() + milliseconds(5000);  // threads of destroyed streams end by themselves, soon
-    while (entries("/proc/self/task") > threads && Clock::now() < deadline) std::this_thread::sleep_for(milliseconds(5));
+    while (entries("/proc/self/task") > threads && Clock::now() < deadline)
+      std::this_thread::sleep_for(milliseconds(5));
     EXPECT_LE(entries("/proc/self/task"), threads);
   });
 }
@@ -234,7 +237,8 @@ TEST(Life, OfDestroyedStreamsLeavesNoThread) {
     for (int i = 0; i < 50; ++i) {
       cudaStream_t stream = nullptr;
       CUDA_OK(cudaStreamCreateWithFlags(&stream, i % 2 == 0 ? cudaStreamDefault : cudaStreamNonBlocking));
-      CUDA_OK(cudaLaunchHostFunc(stream, [](void*) { std::this_thread::sleep_for(milliseconds(1)); }, nullptr));
+      CUDA_OK(cudaLaunchHostFunc(
+          stream, [](void*) { std::this_thread::sleep_for(milliseconds(1)); }, nullptr));
       if (i % 3 == 0) CUDA_OK(cudaStreamSynchronize(stream));
       CUDA_OK(cudaStreamDestroy(stream));
       if (i % 3 == 1) CUDA_OK(cudaDeviceSynchronize());
@@ -242,7 +246,8 @@ TEST(Life, OfDestroyedStreamsLeavesNoThread) {
     CUDA_OK(cudaDeviceSynchronize());
     std::this_thread::sleep_for(milliseconds(50));  // the progress thread falls asleep
     const auto deadline = Clock::now() + milliseconds(5000);
-    while (entries("/proc/self/task") > threads && Clock::now() < deadline) std::this_thread::sleep_for(milliseconds(5));
+    while (entries("/proc/self/task") > threads && Clock::now() < deadline)
+      std::this_thread::sleep_for(milliseconds(5));
     EXPECT_LE(entries("/proc/self/task"), threads);
   });
 }
@@ -267,7 +272,8 @@ TEST(Life, OfManyCommunicatorsAtOnce) {
     CUDA_OK(cudaSetDevice(rank));
     std::vector<ncclComm_t> comms(kComms);
     NCCL_OK(ncclGroupStart());
-    for (int c = 0; c < kComms; ++c) NCCL_OK(ncclCommInitRank(&comms[static_cast<size_t>(c)], 3, ids[static_cast<size_t>(c)], rank));
+    for (int c = 0; c < kComms; ++c)
+      NCCL_OK(ncclCommInitRank(&comms[static_cast<size_t>(c)], 3, ids[static_cast<size_t>(c)], rank));
     NCCL_OK(ncclGroupEnd());
     cudaStream_t stream = nullptr;
     CUDA_OK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
@@ -333,7 +339,8 @@ TEST(Life, ExitsWithWorkInFlight) {
     ranks.emplace_back([&, rank] {
       Rank me(rank, 2, id);
       DeviceBuffer<int> data(50000);
-      CUDA_OK(cudaLaunchHostFunc(me.stream, [](void*) {}, nullptr));
+      CUDA_OK(cudaLaunchHostFunc(
+          me.stream, [](void*) {}, nullptr));
       if (rank == 0) {
         NCCL_OK(ncclAllReduce(data.data, data.data, 50000, ncclInt, ncclSum, me.comm, me.stream));
         std::thread([&me] { cudaStreamSynchronize(me.stream); }).detach();

@@ -83,16 +83,29 @@ void simulate(const Operation& op, std::vector<Buffers>& ranks) {
     };
     for (size_t i = 0; i < length; ++i) {
       switch (op.kind) {
-        case Kind::all_reduce: dst[i] = sum_at(i); break;
-        case Kind::broadcast: dst[i] = src[static_cast<size_t>(op.root)][i]; break;
-        case Kind::all_gather: dst[i] = src[i / part][i % part]; break;
+        case Kind::all_reduce:
+          dst[i] = sum_at(i);
+          break;
+        case Kind::broadcast:
+          dst[i] = src[static_cast<size_t>(op.root)][i];
+          break;
+        case Kind::all_gather:
+          dst[i] = src[i / part][i % part];
+          break;
         case Kind::reduce_scatter:
           if (i < part) dst[i] = sum_at(r * part + i);
           break;
-        case Kind::shift: dst[i] = src[(r + n - 1) % n][i]; break;
-        case Kind::copy: dst[i] = src[r][i]; break;
-        case Kind::add: dst[i] += static_cast<uint32_t>(r + 1); break;
-        case Kind::count: break;
+        case Kind::shift:
+          dst[i] = src[(r + n - 1) % n][i];
+          break;
+        case Kind::copy:
+          dst[i] = src[r][i];
+          break;
+        case Kind::add:
+          dst[i] += static_cast<uint32_t>(r + 1);
+          break;
+        case Kind::count:
+          break;
       }
     }
   }
@@ -112,8 +125,10 @@ class Runner {
  public:
   Runner(Rank& me, ncclComm_t second) : me_(me), comms_{me.comm, second} {
     for (size_t s = 0; s < streams_.size(); ++s)
-      EXPECT_EQ(cudaSuccess, cudaStreamCreateWithFlags(&streams_[s], s == 0 ? cudaStreamDefault : cudaStreamNonBlocking));
-    for (cudaEvent_t& event : touched_) EXPECT_EQ(cudaSuccess, cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+      EXPECT_EQ(cudaSuccess,
+                cudaStreamCreateWithFlags(&streams_[s], s == 0 ? cudaStreamDefault : cudaStreamNonBlocking));
+    for (cudaEvent_t& event : touched_)
+      EXPECT_EQ(cudaSuccess, cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
   }
   Runner(const Runner&) = delete;
   Runner& operator=(const Runner&) = delete;
@@ -169,22 +184,33 @@ class Runner {
     uint32_t* const src = at(op.src);
     uint32_t* const dst = at(op.dst);
     switch (op.kind) {
-      case Kind::all_reduce: NCCL_OK(ncclAllReduce(src, dst, length_, ncclUint32, ncclSum, comm, stream)); break;
-      case Kind::broadcast: NCCL_OK(ncclBroadcast(src, dst, length_, ncclUint32, op.root, comm, stream)); break;
-      case Kind::all_gather: NCCL_OK(ncclAllGather(src, dst, part, ncclUint32, comm, stream)); break;
-      case Kind::reduce_scatter: NCCL_OK(ncclReduceScatter(src, dst, part, ncclUint32, ncclSum, comm, stream)); break;
+      case Kind::all_reduce:
+        NCCL_OK(ncclAllReduce(src, dst, length_, ncclUint32, ncclSum, comm, stream));
+        break;
+      case Kind::broadcast:
+        NCCL_OK(ncclBroadcast(src, dst, length_, ncclUint32, op.root, comm, stream));
+        break;
+      case Kind::all_gather:
+        NCCL_OK(ncclAllGather(src, dst, part, ncclUint32, comm, stream));
+        break;
+      case Kind::reduce_scatter:
+        NCCL_OK(ncclReduceScatter(src, dst, part, ncclUint32, ncclSum, comm, stream));
+        break;
       case Kind::shift:
         NCCL_OK(ncclGroupStart());
         NCCL_OK(ncclRecv(dst, length_, ncclUint32, (me_.rank + me_.n - 1) % me_.n, comm, stream));
         NCCL_OK(ncclSend(src, length_, ncclUint32, (me_.rank + 1) % me_.n, comm, stream));
         NCCL_OK(ncclGroupEnd());
         break;
-      case Kind::copy: CUDA_OK(cudaMemcpyAsync(dst, src, length_ * 4, cudaMemcpyDeviceToDevice, stream)); break;
+      case Kind::copy:
+        CUDA_OK(cudaMemcpyAsync(dst, src, length_ * 4, cudaMemcpyDeviceToDevice, stream));
+        break;
       case Kind::add:
         adds_.push_back({dst, length_, static_cast<uint32_t>(me_.rank + 1)});
         CUDA_OK(cudaLaunchHostFunc(stream, Add::run, &adds_.back()));
         break;
-      case Kind::count: break;
+      case Kind::count:
+        break;
     }
   }
 

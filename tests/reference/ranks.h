@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
-// Runs a test's body as the ranks of a job: each a process of its own, or all as threads of one process. The test program
-// itself never touches CUDA, because a child forked after that could not use it; so threads run in a child too.
+// Runs a test's body as the ranks of a job: each a process of its own, or all as threads of one process. The test
+// program itself never touches CUDA, because a child forked after that could not use it; so threads run in a child too.
 
 #pragma once
 
@@ -25,8 +25,14 @@ namespace lockstep::test {
 enum class As { processes, threads };
 inline const char* name_of(As as) { return as == As::processes ? "processes" : "threads"; }
 
-#define CUDA_OK(call) do { ASSERT_EQ(cudaSuccess, (call)); } while (false)
-#define NCCL_OK(call) do { ASSERT_EQ(ncclSuccess, (call)) << ncclGetLastError(nullptr); } while (false)
+#define CUDA_OK(call)               \
+  do {                              \
+    ASSERT_EQ(cudaSuccess, (call)); \
+  } while (false)
+#define NCCL_OK(call)                                            \
+  do {                                                           \
+    ASSERT_EQ(ncclSuccess, (call)) << ncclGetLastError(nullptr); \
+  } while (false)
 
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;

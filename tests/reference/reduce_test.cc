@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
-// The arithmetic of reductions by itself: half types against exact values, averages as NCCL rounds them, NaNs, wrap-around,
-// and results laid over an input.
+// The arithmetic of reductions by itself: half types against exact values, averages as NCCL rounds them, NaNs,
+// wrap-around, and results laid over an input.
 
 #include "reference/nccl/reduce.h"
 

@@ -88,12 +88,14 @@ TEST(Streams, MakeProgressWithoutAnybodyWaiting) {
     const cudaStream_t stream = new_stream();
     std::atomic<int> count{0};
     for (int i = 0; i < 3; ++i)
-      CUDA_OK(cudaLaunchHostFunc(stream, [](void* n) { static_cast<std::atomic<int>*>(n)->fetch_add(1); }, &count));
+      CUDA_OK(cudaLaunchHostFunc(
+          stream, [](void* n) { static_cast<std::atomic<int>*>(n)->fetch_add(1); }, &count));
     const auto deadline = Clock::now() + milliseconds(5000);
     while (count.load() < 3 && Clock::now() < deadline) std::this_thread::sleep_for(milliseconds(1));
     EXPECT_EQ(3, count.load());
     std::this_thread::sleep_for(milliseconds(50));  // long enough for the progress thread to fall asleep
-    CUDA_OK(cudaLaunchHostFunc(stream, [](void* n) { static_cast<std::atomic<int>*>(n)->fetch_add(1); }, &count));
+    CUDA_OK(cudaLaunchHostFunc(
+        stream, [](void* n) { static_cast<std::atomic<int>*>(n)->fetch_add(1); }, &count));
     while (count.load() < 4 && Clock::now() < deadline) std::this_thread::sleep_for(milliseconds(1));
     EXPECT_EQ(4, count.load());
   });
@@ -105,7 +107,8 @@ TEST(Streams, DestroyedWithWorkFinishIt) {
     Latch latch;
     std::atomic<bool> ran{false};
     CUDA_OK(cudaLaunchHostFunc(stream, Latch::wait, &latch));
-    CUDA_OK(cudaLaunchHostFunc(stream, [](void* flag) { static_cast<std::atomic<bool>*>(flag)->store(true); }, &ran));
+    CUDA_OK(cudaLaunchHostFunc(
+        stream, [](void* flag) { static_cast<std::atomic<bool>*>(flag)->store(true); }, &ran));
     CUDA_OK(cudaStreamDestroy(stream));
     EXPECT_EQ(cudaErrorInvalidResourceHandle, cudaStreamQuery(stream));
     latch.open();
@@ -247,7 +250,8 @@ TEST(Events, MeasureTime) {
     float ms = -1;
     EXPECT_EQ(cudaErrorInvalidResourceHandle, cudaEventElapsedTime(&ms, start, end));
     CUDA_OK(cudaEventRecord(start, stream));
-    CUDA_OK(cudaLaunchHostFunc(stream, [](void*) { std::this_thread::sleep_for(milliseconds(40)); }, nullptr));
+    CUDA_OK(cudaLaunchHostFunc(
+        stream, [](void*) { std::this_thread::sleep_for(milliseconds(40)); }, nullptr));
     CUDA_OK(cudaEventRecord(end, stream));
     EXPECT_EQ(cudaErrorNotReady, cudaEventElapsedTime(&ms, start, end));
     CUDA_OK(cudaEventSynchronize(end));
@@ -294,7 +298,8 @@ TEST(HostFunctions, ThatBlockHoldUpTheirStreamOnly) {
     }
     const cudaStream_t stream = new_stream();
     std::atomic<bool> ran{false};
-    CUDA_OK(cudaLaunchHostFunc(stream, [](void* flag) { static_cast<std::atomic<bool>*>(flag)->store(true); }, &ran));
+    CUDA_OK(cudaLaunchHostFunc(
+        stream, [](void* flag) { static_cast<std::atomic<bool>*>(flag)->store(true); }, &ran));
     CUDA_OK(cudaStreamSynchronize(stream));
     EXPECT_TRUE(ran.load());
     for (const cudaStream_t s : held) EXPECT_EQ(cudaErrorNotReady, cudaStreamQuery(s));

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
  * The part of the CUDA runtime's C interface that the host runtime has, for machines without a CUDA toolkit. Values and
- * layouts are the real ABI's (CUDA 13), so a program compiled against the real headers runs on the host runtime, and one
- * compiled against these runs on a GPU. A test compares both where the real headers are present.
- * Include <cuda_runtime.h> from C++: it adds the typed overloads (cudaMalloc(&float_pointer, bytes)) that programs use.
+ * layouts are the real ABI's (CUDA 13), so a program compiled against the real headers runs on the host runtime, and
+ * one compiled against these runs on a GPU. A test compares both where the real headers are present. Include
+ * <cuda_runtime.h> from C++: it adds the typed overloads (cudaMalloc(&float_pointer, bytes)) that programs use.
  */
 #ifndef LOCKSTEP_CUDA_RUNTIME_API_H
 #define LOCKSTEP_CUDA_RUNTIME_API_H
