@@ -64,19 +64,35 @@ std::string put_in_front(const std::string& entry, const std::string& list) {
   return entry + ":" + list;
 }
 
+// The loader splits LD_PRELOAD at blanks and colons and LD_LIBRARY_PATH at colons and semicolons, without any quoting.
+// So a folder with a blank in its name is searched instead of named, and one with a colon cannot be used at all.
+Result<std::string> preload_name(const std::string& folder, std::string& search_path) {
+  if (folder.find_first_of(":;") != std::string::npos)
+    return Error{fmt::format(
+        "{}: the dynamic loader cannot preload from a folder with a colon or semicolon in its name; move Lockstep",
+        folder)};
+  if (folder.find_first_of(" \t\n") == std::string::npos) return folder + "/liblockstep.so";
+  search_path = put_in_front(folder, search_path);
+  return std::string("liblockstep.so");
+}
+
 Result<std::vector<std::pair<std::string, std::string>>> environment_for(const RunOptions& options,
                                                                          const std::string& folder) {
   std::vector<std::pair<std::string, std::string>> environment;
   Result<std::string> libraries = library_folder();
   if (!libraries) return Error{libraries.error()};
-  environment.emplace_back("LD_PRELOAD", put_in_front(*libraries + "/liblockstep.so", from_environment("LD_PRELOAD")));
+  std::string search_path = from_environment("LD_LIBRARY_PATH");
+  const Result<std::string> shim = preload_name(*libraries, search_path);
+  if (!shim) return Error{shim.error()};
+  environment.emplace_back("LD_PRELOAD", put_in_front(*shim, from_environment("LD_PRELOAD")));
   if (options.host) {
     const std::string host = *libraries + "/lockstep/host";
     if (!fs::exists(host + "/libnccl.so.2"))
       return Error{fmt::format(
           "{}/libnccl.so.2: the host runtime was expected there; build or install Lockstep as a whole", host)};
-    environment.emplace_back("LD_LIBRARY_PATH", put_in_front(host, from_environment("LD_LIBRARY_PATH")));
+    search_path = put_in_front(host, search_path);
   }
+  if (search_path != from_environment("LD_LIBRARY_PATH")) environment.emplace_back("LD_LIBRARY_PATH", search_path);
   environment.emplace_back("LOCKSTEP_DIR", folder);
   environment.emplace_back("LOCKSTEP_RUN_ID", name_of_run());
   environment.emplace_back("LOCKSTEP_SUPERVISOR", std::to_string(getpid()));
