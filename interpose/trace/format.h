@@ -145,7 +145,8 @@ struct ExitRecord {  // writer: process (on_exit or the fatal-signal handler); k
 enum class SupervisorState : uint32_t { none = 0, watching = 1, exited = 2, signalled = 3, gone = 4 };
 struct SupervisorRecord {  // writer: supervisor; state is stored last. `gone`: it ended, but not as a child whose status we got
   std::atomic<uint32_t> state;
-  int32_t code;              // exit status or signal number
+  int32_t code;              // exit status or signal number; `gone`: -1 = it had ended before it was first looked at,
+                             // so wall_ns says when that was noticed, not when it ended
   int64_t wall_ns;
   uint64_t peak_rss_bytes;   // 0 = not known
   uint64_t reserved;
