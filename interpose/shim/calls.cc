@@ -55,8 +55,8 @@ void fill_marks(const ThreadState& thread, BeginFields& f) {
   const uint32_t latest = recorder.trace.status->process_marks.load(std::memory_order_relaxed);
   if (latest == 0 || latest > trace::kThreadSlots) return;
   const trace::Marks& marks = recorder.trace.threads[latest - 1].marks;
-  f.mark_bits = static_cast<uint16_t>(marks.bits);
-  f.step = marks.step;
+  f.mark_bits = static_cast<uint16_t>(__atomic_load_n(&marks.bits, __ATOMIC_RELAXED));
+  f.step = __atomic_load_n(&marks.step, __ATOMIC_RELAXED);
 }
 
 void take_numbers(Call& call, Fn fn, FunctionKind kind, const CallArgs& args, BeginFields& f) {
@@ -76,13 +76,16 @@ void take_numbers(Call& call, Fn fn, FunctionKind kind, const CallArgs& args, Be
   }
 }
 
-// What the communicator remembers outside the ring. Only operations: a lifecycle call shows in its state.
+// What the communicator remembers outside the ring. Only operations: a lifecycle call shows in its state. A slot that
+// another thread is still writing, put aside for eight calls, is left to it: this call then has its record in the ring only.
 void summarise(Call& call, const BeginFields& f) {
   trace::CommSlot& slot = *call.comm->slot;
   const uint64_t number = slot.recent_next.fetch_add(1, std::memory_order_relaxed);
   trace::CallSummary& s = slot.recent[number % trace::kRecentCalls];
-  s.event.store(0, std::memory_order_relaxed);
-  std::atomic_thread_fence(std::memory_order_release);
+  uint64_t old = s.event.load(std::memory_order_relaxed);
+  if ((old & trace::kBusy) ||
+      !s.event.compare_exchange_strong(old, (call.begin + 1) | trace::kBusy, std::memory_order_acq_rel))
+    return;
   s.seq = f.seq;
   s.stamp = f.stamp;
   s.count = f.count;
@@ -98,6 +101,8 @@ void summarise(Call& call, const BeginFields& f) {
   s.event.store(call.begin + 1, std::memory_order_release);
   call.summary = &s;
 }
+
+void mark_given_back(trace::CallSummary& s) { __atomic_fetch_or(&s.flags, trace::kGivenBack, __ATOMIC_RELAXED); }
 
 bool enqueues(FunctionKind kind) {
   return kind == FunctionKind::collective || kind == FunctionKind::p2p || kind == FunctionKind::onesided;
@@ -155,13 +160,13 @@ void end_operation(Call& call, ThreadState& thread, ncclResult_t result, uint64_
   }
   trace::CallSummary* s = call.summary;
   if (!s || s->event.load(std::memory_order_relaxed) != call.begin + 1) return;  // lapped by other threads' calls
-  if (failed(result)) s->flags |= trace::kGivenBack;
+  if (failed(result)) mark_given_back(*s);
   s->returned.store(stamp, std::memory_order_release);
 }
 
 void void_summary(const GroupMember& member) {
   for (trace::CallSummary& s : member.comm->slot->recent)
-    if (s.event.load(std::memory_order_relaxed) == member.event) s.flags |= trace::kGivenBack;
+    if (s.event.load(std::memory_order_relaxed) == member.event) mark_given_back(s);
 }
 
 void end_group(ThreadState& thread, Fn fn, ncclResult_t result, uint64_t stamp) {

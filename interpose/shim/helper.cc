@@ -50,7 +50,7 @@ void look_at_threads() {
       reclaim_slot(i, tid);
       continue;
     }
-    memcpy(slot.name, stat.name, sizeof slot.name);
+    put_name(slot, stat.name);
     slot.cpu_ns.store(stat.cpu_ns, std::memory_order_relaxed);
     slot.state.store(static_cast<uint32_t>(stat.state), std::memory_order_relaxed);
   }

@@ -18,15 +18,16 @@ namespace lockstep::shim {
 namespace {
 
 void update(trace::Marks& marks, uint32_t kind, uint64_t value, const char* text, size_t length) {
+  const auto has = [&](uint32_t bit) { __atomic_store_n(&marks.bits, marks.bits | bit, __ATOMIC_RELAXED); };
   trace::open_seqlock(marks.lock);
   if (kind == trace::kMarkStep) {
-    marks.bits |= trace::kHasStep;
-    marks.step = value;
+    __atomic_store_n(&marks.step, value, __ATOMIC_RELAXED);  // step and bits are read by threads that never mark
+    has(trace::kHasStep);
   } else if (kind == trace::kMarkPhase) {
-    marks.bits |= trace::kHasPhase;
+    has(trace::kHasPhase);
     trace::put_text(marks.phase, sizeof marks.phase, text, length);
   } else {
-    marks.bits |= trace::kHasSample;
+    has(trace::kHasSample);
     marks.sample_value = value;
     trace::put_text(marks.sample, sizeof marks.sample, text, length);
   }

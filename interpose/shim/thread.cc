@@ -42,7 +42,8 @@ void leave(void* state) {
 void clear(trace::ThreadSlot& slot) {
   slot.cpu_ns.store(0, std::memory_order_relaxed);
   slot.open_stamp.store(0, std::memory_order_relaxed);
-  memset(slot.name, 0, sizeof slot.name);
+  constexpr char kNone[16] = {};
+  put_name(slot, kNone);
   trace::open_seqlock(slot.marks.lock);
   slot.marks.bits = 0;
   trace::close_seqlock(slot.marks.lock);
@@ -107,6 +108,14 @@ bool add_member(ThreadState& thread, const GroupMember& member) {
   }
   thread.members[thread.member_count++] = member;
   return true;
+}
+
+// By whole words, since the helper may write a name while the slot passes from one thread to another.
+void put_name(trace::ThreadSlot& slot, const char (&name)[16]) {
+  uint64_t words[2];
+  memcpy(words, name, sizeof words);
+  auto* to = reinterpret_cast<uint64_t*>(slot.name);
+  for (int i = 0; i < 2; i++) __atomic_store_n(to + i, words[i], __ATOMIC_RELAXED);
 }
 
 void reclaim_slot(unsigned number, uint32_t tid) {

@@ -50,6 +50,7 @@ inline ThreadState& known_thread();
 bool start_threads();                      // once a process
 void forget_threads();                     // in the child of a fork
 bool add_member(ThreadState& thread, const GroupMember& member);
+void put_name(trace::ThreadSlot& slot, const char (&name)[16]);
 void reclaim_slot(unsigned number, uint32_t tid);  // the helper, for a thread that is gone
 
 }  // namespace lockstep::shim

@@ -216,7 +216,8 @@ enum class CommState : uint32_t {
   revoked = 7,
 };
 
-// One call as a communicator remembers it. `event` is stored last; 0 = empty.
+// One call as a communicator remembers it. `event` is stored last; 0 = empty, with kBusy = being written.
+inline constexpr uint64_t kBusy = 1ull << 63;
 struct CallSummary {
   std::atomic<uint64_t> event;  // event sequence + 1
   uint64_t seq;                 // collective number on this communicator from 0, or edge number for p2p
@@ -286,8 +287,6 @@ enum CallFlags : uint16_t {
   kNested = 16,    // reserved: a public call made by NCCL itself
   kGivenBack = 32, // failed, or a member of a group that failed or was only simulated: its number was given back
 };
-
-inline constexpr uint64_t kBusy = 1ull << 63;
 
 // Index of a stack in the arena: byte offset / 8 of its ArenaHeader, 0 = none.
 using StackRef = uint32_t;

@@ -180,7 +180,7 @@ void add_recent(const CommSlot& first, const CommSlot& second, const Clock& cloc
     const CallSummary& a = first.recent[i];
     const CallSummary& b = second.recent[i];
     const uint64_t event = b.event.load(std::memory_order_relaxed);
-    if (event == 0 || a.event.load(std::memory_order_relaxed) != event) continue;
+    if (event == 0 || (event & kBusy) || a.event.load(std::memory_order_relaxed) != event) continue;
     constexpr size_t kBody = offsetof(CallSummary, returned) - sizeof(uint64_t);
     if (std::memcmp(reinterpret_cast<const char*>(&a) + 8, reinterpret_cast<const char*>(&b) + 8, kBody) != 0) continue;
     comm.recent.push_back(call_of(b, comm.serial, clock));

@@ -289,7 +289,7 @@ ArenaHeader* arena_reserve(Trace& trace, ArenaKind kind, size_t size) {
   auto* header = reinterpret_cast<ArenaHeader*>(trace.arena + at);
   header->size = static_cast<uint32_t>(bytes);
   header->kind = static_cast<uint16_t>(kind);
-  std::atomic_thread_fence(std::memory_order_release);
+  keep_store_order();
   return header;
 }
 

@@ -40,7 +40,7 @@ class Process {
     // In a build with sanitizers: let a preloaded library come first, and leave the signals alone that a test is about.
     merged["ASAN_OPTIONS"] = "verify_asan_link_order=0:detect_leaks=0:handle_segv=0:handle_abort=0:handle_sigbus=0";
     merged["UBSAN_OPTIONS"] = "print_stacktrace=1";
-    merged["TSAN_OPTIONS"] = "handle_segv=0:handle_abort=0:handle_sigbus=0";
+    merged["TSAN_OPTIONS"] = "handle_segv=0:handle_abort=0:handle_sigbus=0:die_after_fork=0";
     for (const auto& [name, value] : changes) merged[name] = value;
     std::vector<std::string> texts;
     for (const auto& [name, value] : merged)

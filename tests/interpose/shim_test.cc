@@ -52,10 +52,12 @@ class Shim : public testing::Test {
       if (call.fn == static_cast<uint16_t>(fn)) out.push_back(call);
     return out;
   }
-  static const CommInfo* comm(const TraceFile& file, uint32_t serial) {
-    for (const CommInfo& c : file.comms)
-      if (c.serial == serial) return &c;
-    return nullptr;
+  // Those of the main thread: a sanitizer may have threads of its own.
+  static std::vector<trace::Snapshot> snapshots(const TraceFile& file) {
+    std::vector<trace::Snapshot> out;
+    for (const trace::Snapshot& snapshot : file.snapshots)
+      if (snapshot.tid == static_cast<uint32_t>(file.header.pid)) out.push_back(snapshot);
+    return out;
   }
 
   TempFolder folder_;
@@ -200,7 +202,11 @@ TEST_F(Shim, ExceptionsPassFramesAboveAHookedCall) {
 }
 
 TEST_F(Shim, TenThousandThreadsComeAndGo) {
-  ASSERT_TRUE(client({"threads", "10000"}, {}, 60).exited_with(0));
+  Environment extra;
+#ifdef __SANITIZE_THREAD__
+  extra["LOCKSTEP_STACKS"] = "0";  // its runtime does not survive libunwind's thread-exit hook; see docs/shim.md
+#endif
+  ASSERT_TRUE(client({"threads", "10000"}, extra, 60).exited_with(0));
   const TraceFile file = only_trace();
   EXPECT_EQ(of(file, Fn::AllReduce).size(), 10000u);
   std::set<uint64_t> numbers;
@@ -349,14 +355,13 @@ TEST_F(Shim, AnOpenCallIsNamedAndAsksForASnapshot) {
   const TraceFile file = only_trace();
   EXPECT_EQ(trace::look_alive(file), trace::Liveness::alive);
   EXPECT_TRUE(file.heartbeat_known);
-  ASSERT_FALSE(file.snapshots.empty());
   ASSERT_EQ(file.threads.size(), 1u);
   EXPECT_EQ(file.threads[0].state, 'S');
   EXPECT_TRUE(file.threads[0].open_call);
-  EXPECT_EQ(file.snapshots[0].tid, file.threads[0].tid);
-  EXPECT_EQ(file.snapshots[0].why, 'r');
-  EXPECT_FALSE(file.snapshots[0].pcs.empty());
-  EXPECT_EQ(file.snapshots.size(), 1u) << "one request, one snapshot";
+  const std::vector<trace::Snapshot> taken = snapshots(file);
+  ASSERT_EQ(taken.size(), 1u) << "one request, one snapshot";
+  EXPECT_EQ(taken[0].why, 'r');
+  EXPECT_FALSE(taken[0].pcs.empty());
   kill(process.pid(), SIGKILL);
   EXPECT_TRUE(process.finish(5).signalled_by(SIGKILL));
   EXPECT_EQ(process.outcome().err.find("AllReduce"), process.outcome().err.rfind("AllReduce")) << "said more than once";
@@ -371,9 +376,9 @@ TEST_P(SnapshotOf, AThreadEndsInTheStackItsCallRecorded) {
   ASSERT_TRUE(process.wait_for("AllReduce", 10)) << process.outcome().err;
   usleep(400000);
   const TraceFile file = only_trace();
-  ASSERT_EQ(file.snapshots.size(), 1u);
-  EXPECT_EQ(file.snapshots[0].source, source);
-  const std::vector<uint64_t>& taken = file.snapshots[0].pcs;
+  ASSERT_EQ(snapshots(file).size(), 1u);
+  EXPECT_EQ(snapshots(file)[0].source, source);
+  const std::vector<uint64_t> taken = snapshots(file)[0].pcs;
   const std::vector<uint64_t> recorded = file.stack(file.calls.back().stack);
   ASSERT_GT(recorded.size(), 3u);
   ASSERT_GT(taken.size(), recorded.size());
@@ -382,9 +387,11 @@ TEST_P(SnapshotOf, AThreadEndsInTheStackItsCallRecorded) {
 INSTANTIATE_TEST_SUITE_P(
     All, SnapshotOf,
     testing::Values(std::tuple{kClient, "hang", trace::SnapshotSource::syscall_state},
+#ifndef __SANITIZE_THREAD__  // it holds a signal back until the next call it intercepts, and a spinning thread makes none
                     std::tuple{kClient, "spin-inside", trace::SnapshotSource::signal},
-                    std::tuple{kClientWithFramePointers, "hang", trace::SnapshotSource::syscall_state},
-                    std::tuple{kClientWithFramePointers, "spin-inside", trace::SnapshotSource::signal}),
+                    std::tuple{kClientWithFramePointers, "spin-inside", trace::SnapshotSource::signal},
+#endif
+                    std::tuple{kClientWithFramePointers, "hang", trace::SnapshotSource::syscall_state}),
     [](const auto& at) {
       std::string name = std::get<1>(at.param) + std::string(std::get<0>(at.param) == kClient ? "" : "_frame_pointers");
       std::replace(name.begin(), name.end(), '-', '_');
@@ -396,8 +403,8 @@ TEST_F(Shim, AQuietProcessAsksSilently) {
   ASSERT_TRUE(process.wait_for("ready", 10));
   usleep(900000);
   const TraceFile file = only_trace();
-  ASSERT_EQ(file.snapshots.size(), 1u);
-  EXPECT_EQ(file.snapshots[0].why, 'q');
+  ASSERT_EQ(snapshots(file).size(), 1u);
+  EXPECT_EQ(snapshots(file)[0].why, 'q');
   kill(process.pid(), SIGKILL);
   EXPECT_EQ(process.finish(5).err, "ready\n");
 }
@@ -413,7 +420,7 @@ TEST_F(Shim, ACulpritShowsItsStackWhenAPeerAsks) {
     Result<TraceFile> file = trace::read_trace(path);
     ASSERT_TRUE(file);
     if (file->header.pid != culprit.pid()) continue;
-    with_snapshot += static_cast<unsigned>(file->snapshots.size());
+    with_snapshot += static_cast<unsigned>(snapshots(*file).size());
     for (const trace::Snapshot& snapshot : file->snapshots) EXPECT_EQ(snapshot.why, 'r');
   }
   EXPECT_EQ(with_snapshot, 1u);
