@@ -69,7 +69,7 @@ struct Question {
   Registers registers;
   size_t stack_size;
 };
-Question question;
+constinit Question question = {};
 
 void read_context(const void* context, Registers& out) {
 #if defined(__x86_64__)

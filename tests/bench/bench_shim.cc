@@ -51,7 +51,8 @@ struct Bench {
   uint64_t ring_records = 0, next = 0;
   std::vector<std::vector<void*>> expected{kPaths};
   double ticks_per_ns = 1;
-} bench;
+  bool stacks = true;
+} state;
 
 inline uint64_t ticks() {
 #if defined(__x86_64__)
@@ -73,9 +74,10 @@ inline void pay_floor(uint64_t path) {
   struct timespec now;
   clock_gettime(CLOCK_MONOTONIC, &now);
   void* frames[64];
-  const int depth = bench.unw_backtrace(frames, 64);
-  const uint64_t n = bench.next++;
-  auto* to = reinterpret_cast<Plain*>(bench.ring) + n % bench.ring_records;
+  frames[0] = nullptr;
+  const int depth = state.stacks ? state.unw_backtrace(frames, 64) : 0;
+  const uint64_t n = state.next++;
+  auto* to = reinterpret_cast<Plain*>(state.ring) + n % state.ring_records;
   Plain record = {};
   record.words[0] = n;
   record.words[1] = static_cast<uint64_t>(now.tv_sec) * 1000000000u + static_cast<uint64_t>(now.tv_nsec);
@@ -94,7 +96,7 @@ __attribute__((noinline)) uint64_t leaf(uint64_t path, What what) {
   switch (what) {
     case What::timer: after = ticks(); break;
     case What::bare:
-      bench.bare(buffer, buffer, count, ncclFloat32, ncclSum, bench.comm, nullptr);
+      state.bare(buffer, buffer, count, ncclFloat32, ncclSum, state.comm, nullptr);
       after = ticks();
       break;
     case What::floor:
@@ -102,11 +104,11 @@ __attribute__((noinline)) uint64_t leaf(uint64_t path, What what) {
       after = ticks();
       break;
     case What::hooked:
-      ncclAllReduce(buffer, buffer, count, ncclFloat32, ncclSum, bench.comm, nullptr);
+      ncclAllReduce(buffer, buffer, count, ncclFloat32, ncclSum, state.comm, nullptr);
       after = ticks();
       break;
     case What::expect: {
-      std::vector<void*>& frames = bench.expected[path];
+      std::vector<void*>& frames = state.expected[path];
       frames.resize(64);
       frames.resize(static_cast<size_t>(backtrace(frames.data(), 64)));
       break;
@@ -130,34 +132,34 @@ __attribute__((noinline)) uint64_t down(uint64_t path, What what) {
 }
 
 double nanoseconds_of(uint64_t path, What what) {
-  return static_cast<double>(down<kLevels - 1, 0>(path, what)) / bench.ticks_per_ns;
+  return static_cast<double>(down<kLevels - 1, 0>(path, what)) / state.ticks_per_ns;
 }
 
 void measure_ticks() {
   const int64_t start = shim::nanoseconds(CLOCK_MONOTONIC);
   const uint64_t first = ticks();
   usleep(50000);
-  bench.ticks_per_ns = static_cast<double>(ticks() - first) / static_cast<double>(shim::nanoseconds(CLOCK_MONOTONIC) - start);
+  state.ticks_per_ns = static_cast<double>(ticks() - first) / static_cast<double>(shim::nanoseconds(CLOCK_MONOTONIC) - start);
 }
 
 void prepare(const std::string& folder) {
   void* unwind = dlopen("libunwind.so.8", RTLD_NOW | RTLD_LOCAL);
-  if (unwind) bench.unw_backtrace = reinterpret_cast<int (*)(void**, int)>(dlsym(unwind, "unw_backtrace"));
+  if (unwind) state.unw_backtrace = reinterpret_cast<int (*)(void**, int)>(dlsym(unwind, "unw_backtrace"));
   void* nccl = dlopen("libnccl.so.2", RTLD_NOW | RTLD_NOLOAD);
-  if (nccl) bench.bare = reinterpret_cast<decltype(bench.bare)>(dlsym(nccl, "ncclAllReduce"));
-  if (!bench.unw_backtrace || !bench.bare || !dlsym(RTLD_DEFAULT, "lockstep_mark_v1")) {
+  if (nccl) state.bare = reinterpret_cast<decltype(state.bare)>(dlsym(nccl, "ncclAllReduce"));
+  if (!state.unw_backtrace || !state.bare || !dlsym(RTLD_DEFAULT, "lockstep_mark_v1")) {
     std::fprintf(stderr, "bench_shim: libunwind, libnccl or the shim is not in this process\n");
     std::exit(2);
   }
   constexpr size_t kBytes = 64u << 20;
   const int fd = open((folder + "/floor").c_str(), O_RDWR | O_CREAT, 0600);
   if (fd < 0 || posix_fallocate(fd, 0, kBytes) != 0) std::exit(2);
-  bench.ring = static_cast<char*>(mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0));
-  if (bench.ring == MAP_FAILED) std::exit(2);
-  bench.ring_records = kBytes / sizeof(Plain);
+  state.ring = static_cast<char*>(mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0));
+  if (state.ring == MAP_FAILED) std::exit(2);
+  state.ring_records = kBytes / sizeof(Plain);
   ncclUniqueId id;
   ncclGetUniqueId(&id);
-  ncclCommInitRank(&bench.comm, 1, id, 0);
+  ncclCommInitRank(&state.comm, 1, id, 0);
   measure_ticks();
 }
 
@@ -202,7 +204,7 @@ uint64_t wrong_stacks(const std::string& folder, double& depth) {
       const std::vector<uint64_t> stack = file->stack(call.stack);
       depth = static_cast<double>(stack.size());
       distinct.insert(call.stack);
-      right += same_path(stack, bench.expected[call.count - kFirstCount]);
+      right += same_path(stack, state.expected[call.count - kFirstCount]);
     }
     if (distinct.size() != kPaths) return kCalls;
     return kCalls - right;
@@ -210,11 +212,18 @@ uint64_t wrong_stacks(const std::string& folder, double& depth) {
   return kCalls;
 }
 
+double p50(const std::vector<double>& values) { return bench::quantile(values, 0.5); }
+
 int report(const Samples& samples, const std::string& folder) {
   bench::Figures figures;
-  const auto p50 = [](const std::vector<double>& values) { return lockstep::bench::quantile(values, 0.5); };
   const double timer = p50(samples.timer);
   const double floor = p50(samples.floor) - timer, hooked = p50(samples.hooked) - timer, bare = p50(samples.bare) - timer;
+  if (!state.stacks) {
+    figures.tell("shim.record_only.floor.p50", floor, "ns");
+    figures.tell("shim.record_only.call.p50", hooked, "ns");
+    figures.tell("shim.record_only.call_over_floor.p50", hooked / floor, "x");
+    return figures.exit_status();
+  }
   double depth = 0;
   const uint64_t wrong = wrong_stacks(folder, depth);
   std::vector<double> added = samples.hooked;
@@ -224,14 +233,14 @@ int report(const Samples& samples, const std::string& folder) {
   figures.tell("shim.call.p50", hooked, "ns");
   figures.tell("shim.call.without_shim.p50", bare, "ns");
   figures.at_most("shim.call_over_floor.p50", hooked / floor, 2.0, "x");
-  figures.tell("shim.floor.p99_9", lockstep::bench::quantile(samples.floor, 0.999) - timer, "ns");
-  figures.tell("shim.added.p99_9", lockstep::bench::quantile(added, 0.999), "ns");
+  figures.tell("shim.floor.p99_9", bench::quantile(samples.floor, 0.999) - timer, "ns");
+  figures.tell("shim.added.p99_9", bench::quantile(added, 0.999), "ns");
   figures.at_most("shim.wrong_stacks_of_200000", static_cast<double>(wrong), 0, "");
   return figures.exit_status();
 }
 
 // The measuring process has the shim from its first instruction, so this one starts it.
-int start_traced(char* self) {
+int start_traced(char* self, const char* stacks) {
   char folder[] = "/tmp/lockstep-bench-XXXXXX";
   if (!mkdtemp(folder)) return 2;
   const pid_t child = fork();
@@ -239,7 +248,8 @@ int start_traced(char* self) {
     setenv("LD_PRELOAD", SHIM_LIBRARY, 1);
     setenv("LOCKSTEP_DIR", folder, 1);
     setenv("LOCKSTEP_BENCH_FOLDER", folder, 1);
-    for (const char* name : {"LOCKSTEP", "LOCKSTEP_STACKS", "LOCKSTEP_RING_MB"}) unsetenv(name);
+    setenv("LOCKSTEP_STACKS", stacks, 1);
+    for (const char* name : {"LOCKSTEP", "LOCKSTEP_RING_MB", "LOCKSTEP_HANG_SECONDS"}) unsetenv(name);
     execl("/proc/self/exe", self, static_cast<char*>(nullptr));
     _exit(2);
   }
@@ -252,8 +262,12 @@ int start_traced(char* self) {
 }  // namespace
 
 int main(int, char** argv) {
-  const char* folder = getenv("LOCKSTEP_BENCH_FOLDER");
-  if (!folder) return start_traced(argv[0]);
-  prepare(folder);
-  return report(measure(), folder);
+  if (const char* folder = getenv("LOCKSTEP_BENCH_FOLDER")) {
+    state.stacks = std::string(getenv("LOCKSTEP_STACKS")) == "1";
+    prepare(folder);
+    return report(measure(), folder);
+  }
+  const int with_stacks = start_traced(argv[0], "1");
+  const int record_only = start_traced(argv[0], "0");
+  return std::max(with_stacks, record_only);
 }
