@@ -160,12 +160,36 @@ Environment environment(const std::string& folder) {
   return {{"LD_PRELOAD", SHIM_LIBRARY}, {"LOCKSTEP_DIR", folder}, {"LOCKSTEP_RING_MB", "1"}, {"LOCKSTEP", ""}};
 }
 
-int one_round(const std::string& self, const std::string& folder, int64_t delay_us, Tally& tally) {
+double seconds() {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
+}
+
+// Until the job has made that many calls, or 20 s have gone.
+void wait_for_calls(const Witness* witness, uint64_t calls) {
+  const double start = seconds();
+  uint64_t done = 0;
+  do {
+    usleep(200);
+    done = 0;
+    for (unsigned t = 0; t < kThreads; t++) done += witness[t].returned.load();
+  } while (done < calls && seconds() - start < 20);
+}
+
+// When to kill: counted from the first call, however long a busy machine takes to get there, or from the start.
+struct Instant {
+  bool in_flight;
+  double us;
+};
+
+int one_round(const std::string& self, const std::string& folder, Instant instant, Tally& tally) {
   const std::string witness_path = folder + "/witness";
   Witness* witness = map_witness(witness_path);
   if (!witness) return complain("cannot make " + witness_path);
   Process process({self, "--job", witness_path}, environment(folder));
-  usleep(static_cast<useconds_t>(delay_us));
+  if (instant.in_flight) wait_for_calls(witness, 1);
+  usleep(static_cast<useconds_t>(instant.us));
   kill(process.pid(), SIGKILL);
   const Outcome outcome = process.finish(10);
   int wrong = outcome.signalled_by(SIGKILL) ? 0 : complain("the job ended by itself: " + outcome.err);
@@ -189,12 +213,6 @@ int one_round(const std::string& self, const std::string& folder, int64_t delay_
   return wrong;
 }
 
-double seconds() {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
-}
-
 // How long this machine, with this build, needs to the first call and to a full ring.
 bool calibrate(const std::string& self, double& to_first_call_us, double& to_wrap_us) {
   char folder[] = "/tmp/lockstep-kill-XXXXXX";
@@ -204,12 +222,7 @@ bool calibrate(const std::string& self, double& to_first_call_us, double& to_wra
   const double start = seconds();
   Process process({self, "--job", witness_path}, environment(folder));
   const auto wait = [&](uint64_t calls) {
-    uint64_t done = 0;
-    do {
-      usleep(200);
-      done = 0;
-      for (unsigned t = 0; t < kThreads; t++) done += witness[t].returned.load();
-    } while (done < calls && seconds() - start < 20);
+    wait_for_calls(witness, calls);
     return (seconds() - start) * 1e6;
   };
   to_first_call_us = wait(1);
@@ -232,9 +245,11 @@ int rounds(const std::string& self, unsigned count, unsigned seed) {
   for (unsigned i = 0; i < count && !wrong; i++) {
     char folder[] = "/tmp/lockstep-kill-XXXXXX";
     if (!mkdtemp(folder)) return complain("cannot make a temporary folder");
-    const double us = i % 4 ? to_first_call + std::min(flight(random), 300000.0) : start(random);
-    wrong = one_round(self, folder, static_cast<int64_t>(us), tally);
-    if (wrong) std::fprintf(stderr, "round %u, seed %u, killed after %.0f us\n", i, seed, us);
+    const Instant instant = i % 4 ? Instant{true, std::min(flight(random), 300000.0)} : Instant{false, start(random)};
+    wrong = one_round(self, folder, instant, tally);
+    if (wrong)
+      std::fprintf(stderr, "round %u, seed %u, killed %.0f us after %s\n", i, seed, instant.us,
+                   instant.in_flight ? "the first call" : "the start");
     std::filesystem::remove_all(folder);
   }
   std::printf("%u kills: %u of wrapped rings, %u before there was a trace, seed %u\n", tally.checked, tally.wrapped,

@@ -165,8 +165,9 @@ TEST(Snapshot, TheExitStatusStaysForTheParent) {
       std::this_thread::sleep_for(std::chrono::microseconds(500 * i));
       _exit(write(child.input(), "x", 1) == 1 ? 0 : 1);
     }
+    // A pause in between, or on a busy machine the child would be stopped again before it had run at all.
     while (!snapshot_process(child.pid(), 1, 'r', 500ms).empty() && kill(child.pid(), 0) == 0 && !child.has_ended())
-      continue;
+      std::this_thread::sleep_for(3ms);
     waitpid(hand, nullptr, 0);
     const int status = child.wait_for_end();
     EXPECT_TRUE(WIFEXITED(status));
