@@ -83,13 +83,27 @@ struct Symbolizer::Library {
     GElf_Sym symbol;
     if (const char* found = dwfl_module_addrinfo(module, address, &offset, &symbol, nullptr, nullptr, nullptr))
       frame.function = demangled(found);
-    if (Dwfl_Line* line = dwfl_module_getsrc(module, address)) {
-      int number = 0;
-      if (const char* source = dwfl_lineinfo(line, nullptr, &number, nullptr, nullptr, nullptr)) {
-        frame.file = source;
-        frame.line = static_cast<uint32_t>(std::max(number, 0));
-      }
+    int number = 0;
+    if (const char* source = source_line(address, number)) {
+      frame.file = source;
+      frame.line = static_cast<uint32_t>(std::max(number, 0));
     }
+  }
+
+ private:
+  // libdwfl finds the unit of an address by .debug_aranges alone, which clang writes only when told to: where that finds
+  // nothing, the units are asked one by one.
+  const char* source_line(uint64_t address, int& number) const {
+    if (Dwfl_Line* line = dwfl_module_getsrc(module, address))
+      return dwfl_lineinfo(line, nullptr, &number, nullptr, nullptr, nullptr);
+    Dwarf_Addr bias = 0;
+    for (Dwarf_Die* unit = nullptr; (unit = dwfl_module_nextcu(module, unit, &bias)) != nullptr;) {
+      if (dwarf_haspc(unit, address - bias) != 1) continue;
+      Dwarf_Line* line = dwarf_getsrc_die(unit, address - bias);
+      if (!line || dwarf_lineno(line, &number) != 0) return nullptr;
+      return dwarf_linesrc(line, nullptr, nullptr);
+    }
+    return nullptr;
   }
 };
 
