@@ -10,6 +10,7 @@
 
 #include "tools/command.h"
 #include "tools/launch.h"
+#include "tools/say.h"
 #include "tools/supervisor.h"
 
 namespace lockstep {
@@ -18,10 +19,10 @@ namespace {
 int run_program(const RunOptions& options) {
   Result<Launch> launch = prepare_launch(options);
   if (!launch) {
-    fmt::print(stderr, "lockstep run: {}\n", launch.error());
+    say("lockstep run: {}\n", launch.error());
     return 2;
   }
-  fmt::print(stderr, "lockstep: traces in {}\n", launch->folder);
+  say("lockstep: traces in {}\n", launch->folder);
   return supervise(*launch, options);
 }
 

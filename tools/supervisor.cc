@@ -17,6 +17,7 @@
 #include <sstream>
 
 #include "tools/processes.h"
+#include "tools/say.h"
 #include "tools/verdict.h"
 #include "tools/watched.h"
 
@@ -176,7 +177,7 @@ class Supervisor {
   }
 
   int ended_by_verdict() {
-    fmt::print(stderr, "lockstep: ending the job (--kill-on-hang)\n");
+    say("lockstep: ending the job (--kill-on-hang)\n");
     end_processes_below(getpid(), 0, kEndGraceMs);
     struct rusage usage = {};
     while (wait4(child_, &wait_status_, 0, &usage) < 0 && errno == EINTR) continue;
@@ -226,7 +227,7 @@ int supervise(const Launch& launch, const RunOptions& options) {
   if (options.kill_on_hang) prctl(PR_SET_CHILD_SUBREAPER, 1);
   const Started started = start(launch, old_mask);
   if (started.pid < 0) {
-    fmt::print(stderr, "lockstep run: {}: cannot be started: {}\n", launch.program, strerror(started.error));
+    say("lockstep run: {}: cannot be started: {}\n", launch.program, strerror(started.error));
     return 2;
   }
   const int status = Supervisor(launch, options, started.pid, signals).run();

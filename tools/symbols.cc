@@ -91,8 +91,8 @@ struct Symbolizer::Library {
   }
 
  private:
-  // libdwfl finds the unit of an address by .debug_aranges alone, which clang writes only when told to: where that finds
-  // nothing, the units are asked one by one.
+  // libdwfl finds the unit of an address by .debug_aranges alone, which clang writes only when told to: where that
+  // finds nothing, the units are asked one by one.
   const char* source_line(uint64_t address, int& number) const {
     if (Dwfl_Line* line = dwfl_module_getsrc(module, address))
       return dwfl_lineinfo(line, nullptr, &number, nullptr, nullptr, nullptr);

@@ -15,6 +15,7 @@
 #include "tools/explain.h"
 #include "tools/processes.h"
 #include "tools/report.h"
+#include "tools/say.h"
 
 namespace lockstep {
 namespace {
@@ -108,14 +109,13 @@ std::optional<bool> VerdictProcess::poll_result() {
   if (got == 0) {
     if (Clock::now() < until_) return std::nullopt;
     stop();
-    fmt::print(stderr, "lockstep: the diagnosis took too long; run: lockstep diagnose {}\n", folder_);
+    say("lockstep: the diagnosis took too long; run: lockstep diagnose {}\n", folder_);
     return false;
   }
   pid_ = -1;
   close(pidfd_);
   if (got > 0 && WIFSIGNALED(status))
-    fmt::print(stderr, "lockstep: the diagnosis itself failed (signal {}); run: lockstep diagnose {}\n",
-               WTERMSIG(status), folder_);
+    say("lockstep: the diagnosis itself failed (signal {}); run: lockstep diagnose {}\n", WTERMSIG(status), folder_);
   return got > 0 && WIFEXITED(status) && WEXITSTATUS(status) == 1;
 }
 
