@@ -68,6 +68,10 @@ Result<Job> load_job(const std::string& folder) {
       job.left_out.push_back(file.error());
       continue;
     }
+    if (!file->status_known) {  // its end would look like a death that never was
+      job.left_out.push_back(path + ": cut off before its status block, so it says nothing about its rank; copy it again");
+      continue;
+    }
     Process process;
     process.file = std::move(*file);
     process.liveness = trace::look_alive(process.file);

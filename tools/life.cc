@@ -13,8 +13,6 @@ namespace {
 constexpr int64_t kSecond = 1'000'000'000;
 constexpr int64_t kSilence = 15 * kSecond;   // a heartbeat this far behind the others' has stopped
 constexpr int64_t kTogether = 12 * kSecond;  // launchers take up to ten seconds from SIGTERM to SIGKILL
-constexpr int64_t kHeadStart = 400'000'000;  // a death this much before the next was not part of one killing: a
-                                              // supervisor on a busy machine notes deaths of one instant 0.1 s apart
 
 using trace::Liveness;
 using trace::SupervisorState;
@@ -139,6 +137,11 @@ std::string end_in_words(const Life& life) {
   return "";
 }
 
+bool is_struck(const Life& life) {
+  if (life.end == End::vanished) return true;
+  return life.end == End::signal && (life.code == SIGKILL || !is_request_to_stop(life.code)) && life.code != SIGABRT;
+}
+
 bool stopped_from_outside(const Run& run, const std::vector<Life>& lives) {
   std::vector<const Life*> ends;
   for (const Rank& rank : run.ranks) {
@@ -151,13 +154,16 @@ bool stopped_from_outside(const Run& run, const std::vector<Life>& lives) {
   const Life& first = *ends.front();
   if (ends.size() < run.ranks.size() && ends.size() == 1) return false;  // one was singled out, the others went on
   if (ends.back()->when.wall_ns - first.when.wall_ns > kTogether) return false;
+  // Somebody struck at about the time the others were asked to stop: they were asked because of that one.
+  const auto struck_early = std::count_if(ends.begin(), ends.end(), [&](const Life* life) {
+    return is_struck(*life) && life->when.wall_ns - first.when.wall_ns < kHeadStart;
+  });
+  if (struck_early > 0 && struck_early < static_cast<int64_t>(ends.size())) return false;
   if (first.end == End::signal && is_request_to_stop(first.code) && first.code != SIGKILL) return true;
   const auto killed = [](const Life* life) {
     return life->end == End::vanished || (life->end == End::signal && life->code == SIGKILL);
   };
-  if (!std::all_of(ends.begin(), ends.end(), killed)) return false;
-  if (ends.size() == 1) return true;
-  return !first.time_known || ends[1]->when.wall_ns - first.when.wall_ns < kHeadStart;
+  return std::all_of(ends.begin(), ends.end(), killed);
 }
 
 }  // namespace lockstep

@@ -45,6 +45,14 @@ bool is_request_to_stop(int signal);
 
 const char* signal_name(int signal);
 
+// A death this much before the next was not part of one killing. Deaths of one instant are noted up to 0.1 s apart on a
+// busy machine, and launchers may take less to react.
+inline constexpr int64_t kHeadStart = 400'000'000;
+
+// Ended by something that happened to this very process: a crash, SIGKILL, the out-of-memory killer. Launchers ask the
+// others to stop first, and kill only those that do not.
+bool is_struck(const Life& life);
+
 // Was the whole run stopped from outside: every process ended within seconds, and nothing tells one of them from the
 // rest?
 bool stopped_from_outside(const Run& run, const std::vector<Life>& lives);

@@ -349,6 +349,34 @@ Finding blame_traceless(const Evidence& evidence, const Wait& wait, const std::v
   return finding;
 }
 
+// Those in it are stuck, and no rank with a trace is missing: there is nobody to blame.
+Finding blame_nobody(const Evidence& evidence, const Wait& wait, const std::vector<size_t>& victims) {
+  Finding finding;
+  finding.comm = wait.comm;
+  finding.hangs = true;
+  finding.since = wait.since;
+  finding.pending_ns = wait.age_ns;
+  if (wait.what == Wait::What::collective) {
+    describe_row(evidence, wait, finding);
+  } else {
+    const Member* waiter = member_of(evidence.table.comms[wait.comm], wait.waiting.front());
+    finding.op = op_name(*waiter->p2p.back());
+  }
+  finding.confidence = Confidence::possible;
+  if (wait.traceless) {
+    finding.kind = Kind::missing_trace;
+    finding.traceless = wait.traceless_numbers;
+    finding.doubts.push_back(fmt::format("{} of the {} ranks of this communicator left no trace", wait.traceless,
+                                         evidence.table.comms[wait.comm].nranks));
+  } else {
+    finding.kind = Kind::stalled_together;
+    finding.doubts.push_back("nobody is missing from this call; whether it started on the device is not known");
+  }
+  add_unique(finding.victims, wait.waiting, {});
+  add_unique(finding.victims, victims, {});
+  return finding;
+}
+
 // A rank that stays away is missed on every communicator it belongs to; the first who missed it tells which call was
 // next.
 void merge_same_culprits(std::vector<Finding>& findings) {
@@ -451,9 +479,11 @@ std::vector<Finding> blame_waits(const Evidence& evidence, const std::vector<Wai
   std::vector<Finding> findings;
   for (const auto& [root, of] : consequences) {
     const Wait& wait = waits[root];
-    std::vector<Finding> some = wait.absent.empty()
-                                    ? std::vector<Finding>{blame_traceless(evidence, wait, of.victims)}
-                                    : blame(graph, wait, culprits_of(graph, root), of.victims, of.age_ns);
+    const bool making = wait.what == Wait::What::init || wait.what == Wait::What::split;
+    std::vector<Finding> some =
+        !wait.absent.empty() ? blame(graph, wait, culprits_of(graph, root), of.victims, of.age_ns)
+        : making             ? std::vector<Finding>{blame_traceless(evidence, wait, of.victims)}
+                             : std::vector<Finding>{blame_nobody(evidence, wait, of.victims)};
     for (Finding& finding : some) findings.push_back(std::move(finding));
   }
   merge_same_culprits(findings);

@@ -61,13 +61,20 @@ void name_last_call(const Evidence& evidence, Finding& finding) {
 
 std::vector<Finding> find_deaths(const Evidence& evidence, const std::vector<Wait>& waits,
                                  const std::vector<Finding>& found) {
-  if (evidence.outside) return {};
+  if (evidence.outside && !found.empty()) return {};
   std::vector<size_t> dead;
   for (size_t rank = 0; rank < evidence.run.ranks.size(); rank++)
     if (is_bad(evidence.life(rank)) && !had_waited(evidence, waits, rank)) dead.push_back(rank);
   if (dead.empty()) return {};
   const auto ended = [&](size_t rank) { return evidence.life(rank).when.wall_ns; };
   std::stable_sort(dead.begin(), dead.end(), [&](size_t a, size_t b) { return ended(a) < ended(b); });
+  // Those who were asked to stop because of one that was struck may be noted a moment before it.
+  const auto struck = std::find_if(dead.begin(), dead.end(), [&](size_t rank) {
+    return is_struck(evidence.life(rank)) && ended(rank) - ended(dead.front()) < kHeadStart;
+  });
+  if (struck != dead.end()) std::rotate(dead.begin(), struck, struck + 1);
+  // Stopped by a signal that asks is no failure; killed, all at once, is one without a culprit.
+  if (evidence.outside && !is_struck(evidence.life(dead.front()))) return {};
   // An error that is known already is the first cause of deaths that came after it.
   const bool known_before = std::any_of(found.begin(), found.end(), [&](const Finding& finding) {
     return finding.severity == Severity::error && finding.hangs && finding.since.wall_ns <= ended(dead.front());
@@ -76,7 +83,7 @@ std::vector<Finding> find_deaths(const Evidence& evidence, const std::vector<Wai
   Finding finding;
   finding.kind = Kind::died;
   finding.since = evidence.life(dead.front()).when;
-  const bool alike = all_alike(evidence, dead);
+  const bool alike = evidence.outside || all_alike(evidence, dead);
   for (const size_t rank : dead) {
     const bool first = rank == dead.front() && !known_before;
     if (!alike && !is_named(found, rank) && (first || is_crash(evidence.life(rank)))) {
@@ -89,7 +96,7 @@ std::vector<Finding> find_deaths(const Evidence& evidence, const std::vector<Wai
   if (finding.culprits.empty() && !alike) return {};
   if (alike) {
     finding.confidence = Confidence::possible;
-    finding.doubts.push_back("all ranks ended the same way, so nobody stands out");
+    finding.doubts.push_back("the ranks ended in the same way and at the same time, so nobody stands out");
   } else if (!evidence.life(finding.culprits.front()).time_known) {
     finding.confidence = Confidence::likely;
     finding.doubts.push_back("the time of its end is known only from its last heartbeat");

@@ -70,14 +70,14 @@ Kind kind_of_difference(const Signature& a, const Signature& b) {
   return Kind::root_mismatch;
 }
 
-std::pair<uint64_t, uint64_t> rows_on_record(const Comm& comm) {
-  uint64_t first = UINT64_MAX, end = 0;
-  for (const Member& member : comm.members) {
-    if (member.collectives.empty()) continue;
-    first = std::min(first, member.collectives.front()->seq);
-    end = std::max(end, member.collectives.back()->seq + 1);
-  }
-  return {first, end};
+// Numbers of the rows that any member has a call for, ascending. Not a range: a damaged file may hold any number.
+std::vector<uint64_t> rows_on_record(const Comm& comm) {
+  std::vector<uint64_t> rows;
+  for (const Member& member : comm.members)
+    for (const Call* call : member.collectives) rows.push_back(call->seq);
+  std::sort(rows.begin(), rows.end());
+  rows.erase(std::unique(rows.begin(), rows.end()), rows.end());
+  return rows;
 }
 
 void set_agreed(const Comm& comm, uint64_t seq, Finding& finding) {
@@ -140,8 +140,7 @@ void name_the_odd(const Evidence& evidence, const Comm& comm, const std::vector<
 
 std::optional<Finding> first_differing_row(const Evidence& evidence, size_t index) {
   const Comm& comm = evidence.table.comms[index];
-  const auto [first, end] = rows_on_record(comm);
-  for (uint64_t seq = first; seq < end; seq++) {
+  for (const uint64_t seq : rows_on_record(comm)) {
     if (!row_differs(comm, seq)) continue;
     const std::vector<Vote> votes = votes_in_row(comm, seq);
     Finding finding;
@@ -169,9 +168,8 @@ bool comes_apart(const Comm& comm, uint64_t seq) {
     most = std::max(most, member.called);
   }
   if (fewest != most) return most > seq;
-  const auto [first, end] = rows_on_record(comm);
-  for (uint64_t at = std::max(first, seq); at < end; at++)
-    if (row_differs(comm, at)) return true;
+  for (const uint64_t at : rows_on_record(comm))
+    if (at >= seq && row_differs(comm, at)) return true;
   return false;
 }
 

@@ -82,6 +82,7 @@ Clock read_status(const InputFile& file, TraceFile& out, Copy<Status>& status, b
     out.problems.push_back(out.path + ": cut off before its status block; only the header could be read");
     return {};
   }
+  out.status_known = true;
   out.heartbeat_known = copy_guarded(file, extent.offset, offsetof(Status, heartbeat.lock), status) &&
                         status->heartbeat.clock.mono_ns > 0;
   const ClockPair last = out.heartbeat_known && status->heartbeat.clock.stamp > status->second_clock.stamp

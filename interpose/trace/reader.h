@@ -106,6 +106,7 @@ struct Symbol {
 struct TraceFile {
   std::string path;
   FileHeader header;                  // every text in it is terminated
+  bool status_known = false;          // false: cut off in front of it, so nothing below is known
   bool heartbeat_known = false;
   uint64_t beats = 0;
   Time last_beat;
