@@ -346,7 +346,13 @@ Sits where_it_sits(const Evidence& evidence, size_t rank) {
   for (const trace::Symbol& symbol : file.symbols) names[symbol.pc] = &symbol.function;
   bool any_named = false;
   const uint32_t newest = file.snapshots.back().round;
+  // A late supervisor and the process itself may both have answered; what was seen from outside is exact.
+  const bool from_outside =
+      std::any_of(file.snapshots.begin(), file.snapshots.end(), [&](const trace::Snapshot& snapshot) {
+        return snapshot.round == newest && snapshot.source == trace::SnapshotSource::ptrace;
+      });
   for (const trace::Snapshot& snapshot : file.snapshots) {
+    if (from_outside && snapshot.source != trace::SnapshotSource::ptrace) continue;
     if (snapshot.round != newest || !is_its_thread(snapshot.tid) || !talkers.count(snapshot.tid)) continue;
     for (const uint64_t pc : snapshot.pcs) {
       const auto name = names.find(pc);

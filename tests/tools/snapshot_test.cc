@@ -157,12 +157,12 @@ TEST(Snapshot, AProcessThatIsGoneHasNone) {
 // It ends at some moment of a snapshot, by the hand of another process, since any thread of ours that waited for it
 // would be told of its stops, too.
 TEST(Snapshot, TheExitStatusStaysForTheParent) {
-  for (int i = 0; i < 10; i++) {
+  for (int i = 0; i < 5; i++) {
     Child child(true);
     child.wait_until_it_reads();
     const pid_t hand = fork();
     if (hand == 0) {
-      std::this_thread::sleep_for(std::chrono::microseconds(500 * i));
+      std::this_thread::sleep_for(std::chrono::microseconds(1000 * i));
       _exit(write(child.input(), "x", 1) == 1 ? 0 : 1);
     }
     // A pause in between, or on a busy machine the child would be stopped again before it had run at all.
