@@ -69,7 +69,8 @@ Result<Job> load_job(const std::string& folder) {
       continue;
     }
     if (!file->status_known) {  // its end would look like a death that never was
-      job.left_out.push_back(path + ": cut off before its status block, so it says nothing about its rank; copy it again");
+      job.left_out.push_back(path +
+                             ": cut off before its status block, so it says nothing about its rank; copy it again");
       continue;
     }
     Process process;

@@ -132,7 +132,7 @@ std::string end_in_words(const Life& life) {
       return fmt::format("was ended by signal {} ({})", life.code, signal_name(life.code));
     case End::vanished:
       return life.guessed ? "fell silent while the others went on"
-                          : "is gone without a word: killed (SIGKILL, out of memory), or its node";
+                          : "is gone without a word: killed (SIGKILL, out of memory), its node, or it called _exit";
   }
   return "";
 }

@@ -480,10 +480,10 @@ std::vector<Finding> blame_waits(const Evidence& evidence, const std::vector<Wai
   for (const auto& [root, of] : consequences) {
     const Wait& wait = waits[root];
     const bool making = wait.what == Wait::What::init || wait.what == Wait::What::split;
-    std::vector<Finding> some =
-        !wait.absent.empty() ? blame(graph, wait, culprits_of(graph, root), of.victims, of.age_ns)
-        : making             ? std::vector<Finding>{blame_traceless(evidence, wait, of.victims)}
-                             : std::vector<Finding>{blame_nobody(evidence, wait, of.victims)};
+    std::vector<Finding> some = !wait.absent.empty()
+                                    ? blame(graph, wait, culprits_of(graph, root), of.victims, of.age_ns)
+                                : making ? std::vector<Finding>{blame_traceless(evidence, wait, of.victims)}
+                                         : std::vector<Finding>{blame_nobody(evidence, wait, of.victims)};
     for (Finding& finding : some) findings.push_back(std::move(finding));
   }
   merge_same_culprits(findings);
