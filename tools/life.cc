@@ -158,7 +158,7 @@ bool stopped_from_outside(const Run& run, const std::vector<Life>& lives) {
   const auto struck_early = std::count_if(ends.begin(), ends.end(), [&](const Life* life) {
     return is_struck(*life) && life->when.wall_ns - first.when.wall_ns < kHeadStart;
   });
-  if (struck_early > 0 && struck_early < static_cast<int64_t>(ends.size())) return false;
+  if (struck_early == 1 && ends.size() > 2) return false;
   if (first.end == End::signal && is_request_to_stop(first.code) && first.code != SIGKILL) return true;
   const auto killed = [](const Life* life) {
     return life->end == End::vanished || (life->end == End::signal && life->code == SIGKILL);

@@ -61,7 +61,7 @@ void name_last_call(const Evidence& evidence, Finding& finding) {
 
 std::vector<Finding> find_deaths(const Evidence& evidence, const std::vector<Wait>& waits,
                                  const std::vector<Finding>& found) {
-  if (evidence.outside && !found.empty()) return {};
+  if (evidence.outside) return {};
   std::vector<size_t> dead;
   for (size_t rank = 0; rank < evidence.run.ranks.size(); rank++)
     if (is_bad(evidence.life(rank)) && !had_waited(evidence, waits, rank)) dead.push_back(rank);
@@ -73,8 +73,6 @@ std::vector<Finding> find_deaths(const Evidence& evidence, const std::vector<Wai
     return is_struck(evidence.life(rank)) && ended(rank) - ended(dead.front()) < kHeadStart;
   });
   if (struck != dead.end()) std::rotate(dead.begin(), struck, struck + 1);
-  // Stopped by a signal that asks is no failure; killed, all at once, is one without a culprit.
-  if (evidence.outside && !is_struck(evidence.life(dead.front()))) return {};
   // An error that is known already is the first cause of deaths that came after it.
   const bool known_before = std::any_of(found.begin(), found.end(), [&](const Finding& finding) {
     return finding.severity == Severity::error && finding.hangs && finding.since.wall_ns <= ended(dead.front());
@@ -83,7 +81,7 @@ std::vector<Finding> find_deaths(const Evidence& evidence, const std::vector<Wai
   Finding finding;
   finding.kind = Kind::died;
   finding.since = evidence.life(dead.front()).when;
-  const bool alike = evidence.outside || all_alike(evidence, dead);
+  const bool alike = all_alike(evidence, dead);
   for (const size_t rank : dead) {
     const bool first = rank == dead.front() && !known_before;
     if (!alike && !is_named(found, rank) && (first || is_crash(evidence.life(rank)))) {

@@ -259,18 +259,6 @@ TEST(Judge, KilledFirstAndTheOthersAMomentLater) {
   check(3, scene, {Verdict::failed, Kind::died, {2}, "", std::nullopt, std::nullopt});
 }
 
-// Out of memory everywhere, or an operator's kill -9: a failure, but nobody's.
-TEST(Judge, AllKilledInOneMomentBlamesNobody) {
-  const auto scene = [](HandMadeJob& job) {
-    job.call_all("world", {}, 4);
-    for (int rank = 0; rank < job.size(); rank++) {
-      job.dies(rank, SIGKILL);
-      job.wait(0.05);
-    }
-  };
-  check(3, scene, {Verdict::failed, Kind::died, {}, "", std::nullopt, std::nullopt});
-}
-
 // The launcher's SIGTERM to the others may be noted before the death that made it send them.
 TEST(Judge, KilledAndTheOthersAskedToStopIsTheKilledOnes) {
   const auto scene = [](HandMadeJob& job) {
@@ -285,7 +273,7 @@ TEST(Judge, KilledAndTheOthersAskedToStopIsTheKilledOnes) {
 }
 
 TEST(Judge, AHealthyJobKilledAtOnceIsNotHung) {
-  for (const int signal : {SIGTERM, SIGINT}) {
+  for (const int signal : {SIGKILL, SIGTERM, SIGINT}) {
     const auto scene = [&](HandMadeJob& job) {
       job.call_all("world", {}, 4);
       job.call(0, "world");
