@@ -42,7 +42,7 @@ class Api {
 
   virtual Bell& local_bell() = 0;          // what changed inside this process
   virtual void poke() = 0;                 // wakes the progress thread
-  virtual void ranks_here(int ranks) = 0;  // how many ranks share this machine, as far as known
+  virtual void ranks_here(int ranks, int cores) = 0;  // so many ranks share so many cores, as far as known
   virtual int ranks_per_core() = 0;
 
  protected:

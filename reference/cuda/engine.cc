@@ -5,7 +5,6 @@
 #include "reference/cuda/engine.h"
 
 #include <pthread.h>
-#include <sched.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -29,12 +28,6 @@ int devices_wanted() {
                "lockstep host runtime: LOCKSTEP_HOST_DEVICES is '%s', expected a number from 1 to %d; using %d\n", text,
                kMaxDevices, kDefaultDevices);
   return kDefaultDevices;
-}
-
-int cores() {
-  cpu_set_t set;
-  if (sched_getaffinity(0, sizeof set, &set) != 0) return 1;
-  return std::max(1, CPU_COUNT(&set));
 }
 
 thread_local int t_device = 0;
@@ -76,9 +69,8 @@ cudaError_t Engine::ready() {
 int Engine::current_device() { return t_device; }
 void Engine::set_current_device(int device) { t_device = device; }
 
-void Engine::ranks_here(int ranks) {
-  static const int core_count = cores();
-  const int per_core = (ranks + core_count - 1) / core_count;
+void Engine::ranks_here(int ranks, int cores) {
+  const int per_core = (ranks + cores - 1) / cores;
   int known = ranks_per_core_.load();
   while (per_core > known && !ranks_per_core_.compare_exchange_weak(known, per_core)) {
   }

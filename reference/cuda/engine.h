@@ -46,7 +46,7 @@ class Engine final : public Api {
 
   Bell& local_bell() override { return local_bell_; }
   void poke() override { progress_bell_.ring(); }
-  void ranks_here(int ranks) override;
+  void ranks_here(int ranks, int cores) override;
   int ranks_per_core() override { return ranks_per_core_.load(std::memory_order_relaxed); }
 
   void note_forked();

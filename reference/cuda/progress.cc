@@ -50,18 +50,20 @@ void Engine::help(const Stream* except) {
 
 // Drives a point's stream, and the one that its head waits for, and so on; returns whether anything moved. `last` says
 // what the last of them waits for.
-static bool drive_chain(Point point, Blocked& last) {
-  while (point.stream != nullptr) {
-    last = {};
-    const Drive result = point.stream->drive(point.seq, kWaiterBudget, &last);
-    if (result == Drive::progressed) return true;
-    point = last.on;
+static bool drive_chain(const Point& point, Blocked& last) {
+  last.on = {};
+  if (point.stream->drive(point.seq, kWaiterBudget, &last) == Drive::progressed) return true;
+  while (last.on.stream != nullptr) {
+    const Point next = std::move(last.on);
+    last.on = {};
+    if (next.stream->drive(next.seq, kWaiterBudget, &last) == Drive::progressed) return true;
   }
   return false;
 }
 
 void Engine::sleep_on_head(const Point& point, Backoff& backoff) {
   Blocked blocked;
+  blocked.bell_wanted = true;
   if (drive_chain(point, blocked)) return;
   Bell& bell = blocked.wait_point.bell != nullptr ? *blocked.wait_point.bell : local_bell_;
   bell.sleep(backoff.next_bound_ns(), [&] {
@@ -75,8 +77,8 @@ void Engine::wait(const Point& point) {
   Stream& stream = *point.stream;
   stream.waiters.fetch_add(1);
   Backoff backoff(ranks_per_core());
+  Blocked blocked;
   while (!point.reached()) {
-    Blocked blocked;
     if (drive_chain(point, blocked)) {
       backoff.progressed();
     } else if (!backoff.pause()) {
@@ -126,6 +128,7 @@ Engine::Round Engine::step_unwaited_streams() {
     if (!stream->pending() || stream->waiters.load() > 0) continue;
     round.pending = true;
     Blocked blocked;
+    blocked.bell_wanted = true;
     const Drive result = stream->drive(kNoTarget, kProgressBudget, &blocked);
     round.moved |= result == Drive::progressed;
     // A head that waits for another stream goes on when that one does.

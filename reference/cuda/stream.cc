@@ -26,10 +26,13 @@ uint64_t Stream::enqueue(std::unique_ptr<Op> op, std::vector<Point> after) {
   return enqueued_.fetch_add(1, std::memory_order_seq_cst) + 1;
 }
 
-// References into a deque survive push_back, and nobody but the driver pops.
+// References into a deque survive push_back, and nobody but the driver pops: whoever spins on an operation that waits
+// need not take the lock each time.
 Stream::Node* Stream::head() {
+  if (head_ != nullptr) return head_;
   const std::lock_guard lock(mutex_);
-  return queue_.empty() ? nullptr : &queue_.front();
+  if (!queue_.empty()) head_ = &queue_.front();
+  return head_;
 }
 
 void Stream::pop() {
@@ -38,6 +41,7 @@ void Stream::pop() {
     const std::lock_guard lock(mutex_);
     over = std::move(queue_.front());
     queue_.pop_front();
+    head_ = queue_.empty() ? nullptr : &queue_.front();
   }
   over.op.reset();  // gives its memory back before anybody may think the operation over
   completed_.fetch_add(1, std::memory_order_seq_cst);
@@ -52,6 +56,13 @@ Step Stream::step_head(Node& head) {
   return head.op->step();
 }
 
+void Stream::tell(const Node& waiting, Blocked& blocked) const {
+  if (!waiting.after.empty())
+    blocked.on = waiting.after.back();
+  else if (blocked.bell_wanted)
+    blocked.wait_point = waiting.op->wait_point();
+}
+
 Drive Stream::drive(uint64_t target, int budget, Blocked* blocked) {
   if (!pending()) return Drive::idle;
   if (driving_.exchange(true, std::memory_order_acquire)) return Drive::busy;
@@ -62,8 +73,7 @@ Drive Stream::drive(uint64_t target, int budget, Blocked* blocked) {
     const Step step = step_head(*next);
     if (step == Step::waiting) {
       if (result == Drive::idle) result = Drive::waiting;
-      if (blocked != nullptr)
-        *blocked = next->after.empty() ? Blocked{{}, next->op->wait_point()} : Blocked{next->after.back(), {}};
+      if (blocked != nullptr) tell(*next, *blocked);
       break;
     }
     result = Drive::progressed;

@@ -43,7 +43,8 @@ enum class Drive { idle, busy, waiting, progressed };
 // What the head of a stream waits for: another stream, or a bell (an empty one means something in this process).
 struct Blocked {
   Point on;
-  WaitPoint wait_point;
+  WaitPoint wait_point;      // only where wanted: who spins has no use for it
+  bool bell_wanted = false;
 };
 
 class Stream {
@@ -81,10 +82,12 @@ class Stream {
   Step step_head(Node& head);
   Node* head();
   void pop();
+  void tell(const Node& waiting, Blocked& blocked) const;
 
   std::mutex mutex_;  // the queue; only the thread that holds driving_ pops
   std::deque<Node> queue_;
   std::atomic<bool> driving_{false};
+  Node* head_ = nullptr;  // the driver's: the front of the queue, when it has looked
   std::atomic<uint64_t> enqueued_{0};
   std::atomic<uint64_t> completed_{0};
   std::shared_ptr<HostQueue> host_queue_;

@@ -5,11 +5,14 @@
 #include "reference/nccl/control.h"
 
 #include <fcntl.h>
+#include <sched.h>
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <bit>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -119,6 +122,22 @@ ncclResult_t open_segment(const Id& id, std::shared_ptr<Control>& control) {
 }
 
 }  // namespace
+
+Cores Cores::of_this_thread() {
+  static_assert(sizeof(cpu_set_t) == sizeof(Cores));
+  cpu_set_t set;
+  Cores cores{};
+  if (sched_getaffinity(0, sizeof set, &set) == 0) std::memcpy(&cores, &set, sizeof cores);
+  return cores;
+}
+void Cores::add(const Cores& others) {
+  for (size_t i = 0; i < std::size(bits); ++i) bits[i] |= others.bits[i];
+}
+int Cores::count() const {
+  int found = 0;
+  for (const uint64_t word : bits) found += std::popcount(word);
+  return std::max(found, 1);
+}
 
 uint64_t process_start_ticks() { return start_ticks(getpid()); }
 

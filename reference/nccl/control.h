@@ -57,6 +57,17 @@ struct LifeRecord {
   ncclUniqueId id{};  // written by the first rank of each new communicator
 };
 
+// The cores a rank may run on. Launchers like to bind each rank to one, so that a rank alone cannot know how many they
+// have together.
+struct Cores {
+  static constexpr size_t kMax = 1024;
+  uint64_t bits[kMax / 64];
+
+  static Cores of_this_thread();
+  void add(const Cores& others);
+  int count() const;  // at least 1
+};
+
 struct Member {
   std::atomic<uint32_t> claimed;
   int32_t pid;
@@ -64,6 +75,7 @@ struct Member {
   int32_t device;
   int32_t reserved;
   host::HeapAddress heap;
+  Cores cores;
   host::Bell bell;  // for messages to and from this rank
   Descriptor descriptors[2];
   LifeRecord life[2];

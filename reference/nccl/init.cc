@@ -38,6 +38,7 @@ bool join(Comm& comm) {
   comm.self().process_start = process_start_ticks();
   comm.self().device = comm.device;
   comm.self().heap = api().heap_address();
+  comm.self().cores = Cores::of_this_thread();
   if (header.joined.fetch_add(1) + 1 == mine) header.join_bell.ring();
   return true;
 }
@@ -47,16 +48,18 @@ void meet(Comm& comm) {
   const auto n = static_cast<size_t>(comm.nranks);
   comm.same_process.resize(n);
   comm.all_same_process = true;
+  Cores cores = comm.self().cores;
   for (int peer = 0; peer < comm.nranks; ++peer) {
     const Member& other = comm.control->member(peer);
     const bool same = other.pid == comm.self().pid && other.process_start == comm.self().process_start;
     comm.same_process[static_cast<size_t>(peer)] = same;
     comm.all_same_process &= same;
+    cores.add(other.cores);
   }
   comm.sent.resize(n);
   comm.received.resize(n);
   comm.peer_heaps.resize(n);
-  api().ranks_here(comm.nranks);
+  api().ranks_here(comm.nranks, cores.count());
   comm.control->close_when_complete();
   comm.ready.store(true);
 }

@@ -5,7 +5,7 @@
 #include "reference/nccl/launch.h"
 
 #include <algorithm>
-#include <deque>
+#include <functional>
 #include <utility>
 
 #include "reference/nccl/collective.h"
@@ -28,6 +28,7 @@ class Marker final : public host::Op {
 class Launch final : public host::Op {
  public:
   Launch(std::shared_ptr<Comm> comm, const std::vector<Call>& calls) : comm_(std::move(comm)), messages_(*comm_) {
+    collectives_.reserve(static_cast<size_t>(std::count_if(calls.begin(), calls.end(), std::not_fn(is_message))));
     for (const Call& call : calls) {
       if (is_message(call))
         messages_.add(call);
@@ -45,22 +46,23 @@ class Launch final : public host::Op {
   }
 
   host::WaitPoint wait_point() override {
-    host::Bell* const bell = collectives_.empty() ? &comm_->self().bell : &comm_->control->header().bell;
+    host::Bell* const bell = next_ == collectives_.size() ? &comm_->self().bell : &comm_->control->header().bell;
     return {comm_->control, bell};
   }
 
  private:
   // Collectives first, in order; then all messages at once.
   Step work() {
-    if (collectives_.empty()) return messages_.step();
-    const Step step = collectives_.front().step();
+    if (next_ == collectives_.size()) return messages_.step();
+    const Step step = collectives_[next_].step();
     if (step != Step::done) return step;
-    collectives_.pop_front();
-    return collectives_.empty() && messages_.empty() ? Step::done : Step::progressed;
+    ++next_;
+    return next_ == collectives_.size() && messages_.empty() ? Step::done : Step::progressed;
   }
 
   const std::shared_ptr<Comm> comm_;
-  std::deque<Collective> collectives_;
+  std::vector<Collective> collectives_;
+  size_t next_ = 0;  // of them
   Messages messages_;
 };
 

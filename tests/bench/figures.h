@@ -26,6 +26,12 @@ class Figures {
     missed_ |= !ok;
     std::printf("%-44s %10.2f %-4s <= %8.2f  %s\n", name.c_str(), value, unit, target, ok ? "ok" : "MISS");
   }
+  // One that must reach its target.
+  void at_least(const std::string& name, double value, double target, const char* unit) {
+    const bool ok = value >= target;
+    missed_ |= !ok;
+    std::printf("%-44s %10.2f %-4s >= %8.2f  %s\n", name.c_str(), value, unit, target, ok ? "ok" : "MISS");
+  }
   // One that is told for its own sake.
   void tell(const std::string& name, double value, const char* unit) {
     std::printf("%-44s %10.2f %-4s    %8s  ok\n", name.c_str(), value, unit, "-");
