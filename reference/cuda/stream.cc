@@ -11,8 +11,6 @@
 
 namespace lockstep::host {
 
-bool Point::reached() const { return stream == nullptr || stream->completed() >= seq; }
-
 Stream::Stream(int on_device, StreamKind of_kind, int with_priority)
     : device(on_device), kind(of_kind), priority(with_priority) {}
 

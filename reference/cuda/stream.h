@@ -43,7 +43,7 @@ enum class Drive { idle, busy, waiting, progressed };
 // What the head of a stream waits for: another stream, or a bell (an empty one means something in this process).
 struct Blocked {
   Point on;
-  WaitPoint wait_point;      // only where wanted: who spins has no use for it
+  WaitPoint wait_point;  // only where wanted: who spins has no use for it
   bool bell_wanted = false;
 };
 
@@ -92,5 +92,7 @@ class Stream {
   std::atomic<uint64_t> completed_{0};
   std::shared_ptr<HostQueue> host_queue_;
 };
+
+inline bool Point::reached() const { return stream == nullptr || stream->completed() >= seq; }
 
 }  // namespace lockstep::host

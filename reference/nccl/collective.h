@@ -84,7 +84,6 @@ class Collective {
   int peer_ = 0;     // whose block is being copied
   Staging send_staging_;
   Staging recv_staging_;
-  std::vector<const std::byte*> inputs_;
 };
 
 }  // namespace lockstep::nccl

@@ -56,11 +56,7 @@ ncclResult_t group_error(ncclResult_t result) {
 }
 
 ncclResult_t issue(const std::shared_ptr<Comm>& comm, const Call& call) {
-  if (!in_group()) {
-    const std::vector<Call> calls{call};
-    const ncclResult_t result = check_launch(*comm, calls);
-    return result == ncclSuccess ? launch(comm, calls) : result;
-  }
+  if (!in_group()) return launch_one(comm, call);
   auto plan =
       std::find_if(t_group.planned.begin(), t_group.planned.end(), [&](const Planned& p) { return p.comm == comm; });
   if (plan == t_group.planned.end()) plan = t_group.planned.insert(plan, {comm, {}});

@@ -66,20 +66,40 @@ class Launch final : public host::Op {
   Messages messages_;
 };
 
+std::shared_ptr<host::Stream> stream_of(const Comm& comm, const Call& call) {
+  auto stream = api().stream(call.stream, comm.device);
+  if (!stream)
+    warn("Cuda failure 'invalid resource handle': stream %p does not exist", static_cast<void*>(call.stream));
+  return stream;
+}
+
 ncclResult_t streams_of(const Comm& comm, const std::vector<Call>& calls,
                         std::vector<std::shared_ptr<host::Stream>>& streams) {
   for (const Call& call : calls) {
-    auto stream = api().stream(call.stream, comm.device);
-    if (!stream) {
-      warn("Cuda failure 'invalid resource handle': stream %p does not exist", static_cast<void*>(call.stream));
-      return ncclUnhandledCudaError;
-    }
+    auto stream = stream_of(comm, call);
+    if (!stream) return ncclUnhandledCudaError;
     if (std::find(streams.begin(), streams.end(), stream) == streams.end()) streams.push_back(std::move(stream));
   }
   return ncclSuccess;
 }
 
+// With issue_mutex held. Most of the time the last operation is over, and there is nothing to wait for.
+std::vector<host::Point> after_the_last(const Comm& comm) {
+  if (comm.last.reached()) return {};
+  return {comm.last};
+}
+
 }  // namespace
+
+ncclResult_t launch_one(const std::shared_ptr<Comm>& comm, const Call& call) {
+  auto stream = stream_of(*comm, call);
+  if (!stream) return ncclUnhandledCudaError;
+  const std::vector<Call> calls{call};
+  if (!self_messages_pair(*comm, calls)) return ncclInvalidUsage;
+  const std::lock_guard lock(comm->issue_mutex);
+  comm->last = api().submit(stream, std::make_unique<Launch>(comm, calls), after_the_last(*comm));
+  return ncclSuccess;
+}
 
 ncclResult_t check_launch(const Comm& comm, const std::vector<Call>& calls) {
   std::vector<std::shared_ptr<host::Stream>> streams;
@@ -91,7 +111,7 @@ ncclResult_t launch(const std::shared_ptr<Comm>& comm, const std::vector<Call>& 
   std::vector<std::shared_ptr<host::Stream>> streams;
   if (const ncclResult_t result = streams_of(*comm, calls, streams); result != ncclSuccess) return result;
   const std::lock_guard lock(comm->issue_mutex);
-  std::vector<host::Point> after{comm->last};
+  std::vector<host::Point> after = after_the_last(*comm);
   for (size_t s = 1; s < streams.size(); ++s) after.push_back(api().tail(streams[s]));
   comm->last = api().submit(streams.front(), std::make_unique<Launch>(comm, calls), std::move(after));
   for (size_t s = 1; s < streams.size(); ++s) api().submit(streams[s], std::make_unique<Marker>(), {comm->last});

@@ -18,4 +18,7 @@ ncclResult_t check_launch(const Comm& comm, const std::vector<Call>& calls);
 // wait for it, as if the group stood in each of them.
 ncclResult_t launch(const std::shared_ptr<Comm>& comm, const std::vector<Call>& calls);
 
+// Both for a single call on its own.
+ncclResult_t launch_one(const std::shared_ptr<Comm>& comm, const Call& call);
+
 }  // namespace lockstep::nccl
