@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "interpose/abi/functions.h"
+#include "interpose/abi/host_functions.h"
 #include "interpose/trace/reader.h"
 #include "tools/command.h"
 #include "tools/explain.h"
@@ -78,6 +79,64 @@ std::string call_words(const Call& call) {
   return call.result ? text + fmt::format("  result {} ({})", call.result, abi::result_name(call.result)) : text;
 }
 
+std::string host_name(uint16_t fn) {
+  const abi::HostFunction* info = abi::find_host_function(fn);
+  return info ? info->name : fmt::format("host function {}", fn);
+}
+
+std::string host_call_words(const trace::HostCall& call) {
+  std::string text = host_name(call.fn);
+  if (call.object) text += fmt::format(" {:#x}", call.object);
+  if (call.other) text += fmt::format(", {:#x}", call.other);
+  if (call.bytes) text += fmt::format(" {} bytes", call.bytes);
+  text += fmt::format(" after {} NCCL operations of its thread", call.comm_calls);
+  if (call.kind == abi::HostKind::order) return text;
+  if (!call.returned) return text + "  NOT RETURNED";
+  text += fmt::format("  {:.1f} us", static_cast<double>(call.return_time.mono_ns - call.called.mono_ns) / 1000);
+  return call.result ? text + fmt::format("  result {}", call.result) : text;
+}
+
+std::string states_words(const TraceFile& file) {
+  switch (file.states) {
+    case trace::StatesKnown::watched: {
+      const int64_t waits = file.driver_asked.mono_ns - file.driver_answered.mono_ns;
+      return waits > 1000000000 ? fmt::format("watched; the driver has not answered for {:.1f} s", static_cast<double>(waits) / 1e9)
+                                : "watched";
+    }
+    case trace::StatesKnown::switched_off:
+      return "not watched: switched off";
+    case trace::StatesKnown::failed:
+      return "not watched: the driver lacks a function that is needed";
+    case trace::StatesKnown::no_driver:
+      break;
+  }
+  return "not watched: no CUDA driver in the process";
+}
+
+std::string blind_words(uint32_t bits) {
+  std::string text;
+  for (const auto& [bit, words] : {std::pair<uint32_t, const char*>{trace::kBlindDeviceApi, "device API"},
+                                   {trace::kBlindWindow, "windows"},
+                                   {trace::kBlindGraph, "graph replays"}})
+    if (bits & bit) text += std::string(text.empty() ? "" : ", ") + words;
+  return text;
+}
+
+std::string known_words(const std::optional<uint64_t>& number) { return number ? std::to_string(*number) : "?"; }
+
+std::string comm_words(const CommInfo& c) {
+  std::string text;
+  if (c.parent_serial)
+    text += fmt::format("; child {} of {}{}", c.split_count, c.parent_serial,
+                        c.color == INT32_MIN ? "" : fmt::format(" with colour {}", c.color));
+  if (c.coll_started || c.coll_completed)
+    text += fmt::format("; collectives {} started, {} completed", known_words(c.coll_started), known_words(c.coll_completed));
+  if (c.captured) text += fmt::format("; {} captured", c.captured);
+  if (c.config.size && c.config.blocking == 0) text += "; nonblocking";
+  if (c.blind) text += "; blind to " + blind_words(c.blind);
+  return text;
+}
+
 // --- text
 // ----------------------------------------------------------------------------------------------------------------------
 
@@ -96,6 +155,10 @@ void print_header(const TraceFile& file, const Life& life) {
   fmt::print("  events        {} in all, {} on record calls, {} dropped, {} overwritten, {} torn\n", file.events,
              file.calls.size(), file.dropped, file.overwritten, file.torn);
   if (file.peak_rss_bytes) fmt::print("  peak memory   {} MiB\n", file.peak_rss_bytes >> 20);
+  fmt::print("  states        {}\n", states_words(file));
+  if (file.host_waits || file.graph_launches)
+    fmt::print("  host          {} waits, {} graph launches\n", file.host_waits, file.graph_launches);
+  if (file.blind) fmt::print("  blind         to {}\n", blind_words(file.blind));
   if (!file.recording) fmt::print("  recording stopped after a failure inside the shim\n");
   for (const std::string& problem : file.problems) fmt::print("  left out      {}\n", problem);
 }
@@ -104,9 +167,9 @@ void print_comms(const TraceFile& file) {
   fmt::print("\ncommunicators\n");
   for (const CommInfo& c : file.comms)
     fmt::print(
-        "  {:>3}  {:016x}  {:<16} rank {} of {}, {}; collectives {} called, {} returned; p2p {} called, {} returned\n",
+        "  {:>3}  {:016x}  {:<16} rank {} of {}, {}; collectives {} called, {} returned; p2p {} called, {} returned{}\n",
         c.serial, c.id, c.name.empty() ? "-" : c.name, c.rank, c.nranks, state_name(c.state), c.coll_called,
-        c.coll_returned, c.p2p_called, c.p2p_returned);
+        c.coll_returned, c.p2p_called, c.p2p_returned, comm_words(c));
 }
 
 void print_threads(const TraceFile& file) {
@@ -114,6 +177,8 @@ void print_threads(const TraceFile& file) {
   for (const trace::ThreadInfo& t : file.threads) {
     std::string text = fmt::format("  {:>7}  {:<16} {}", t.tid, t.name, t.state ? t.state : '-');
     if (t.open_call) text += fmt::format("  in call {}", *t.open_call);
+    if (t.open_wait)
+      text += fmt::format("  in {} of {:#x} since {}", host_name(t.wait_fn), t.wait_object, clock_text(t.wait_since.wall_ns));
     if (t.step) text += fmt::format("  step {}", *t.step);
     if (!t.phase.empty()) text += fmt::format("  phase {}", t.phase);
     if (!t.sample.empty()) text += fmt::format("  sample {}", t.sample);
@@ -132,14 +197,33 @@ void print_calls(const TraceFile& file, const ShowOptions& options) {
   }
 }
 
+void print_host_calls(const TraceFile& file, const ShowOptions& options) {
+  if (file.host_calls.empty()) return;
+  fmt::print("\nhost waits, events and graphs\n");
+  for (size_t i = first_shown(options, file.host_calls.size()); i < file.host_calls.size(); i++) {
+    const trace::HostCall& call = file.host_calls[i];
+    fmt::print("  {:>8}  {}  tid {}  {}\n", call.event, clock_text(call.called.wall_ns), call.tid, host_call_words(call));
+  }
+}
+
+void print_digests(const TraceFile& file, const ShowOptions& options) {
+  if (file.digests.empty()) return;
+  fmt::print("\ndigests\n");
+  for (size_t i = first_shown(options, file.digests.size()); i < file.digests.size(); i++) {
+    const trace::Digest& d = file.digests[i];
+    fmt::print("  {:>8}  {} comm {}{}  {} of {} bytes: {:016x}\n", d.call, function_name(d.fn), d.comm,
+               d.seq == UINT64_MAX ? "" : fmt::format(" #{}", d.seq), d.output ? "output" : "input", d.bytes, d.value);
+  }
+}
+
 void print_marks(const TraceFile& file, const ShowOptions& options) {
   if (file.marks.empty()) return;
-  static const char* const kinds[] = {"?", "step", "phase", "sample", "note", "name"};
+  static const char* const kinds[] = {"?", "step", "phase", "sample", "note", "name", "blind from here:"};
   fmt::print("\nmarks\n");
   for (size_t i = first_shown(options, file.marks.size()); i < file.marks.size(); i++) {
     const trace::MarkEvent& mark = file.marks[i];
     fmt::print("  {:>8}  {}  tid {}  {} {}\n", mark.event, clock_text(mark.when.wall_ns), mark.tid,
-               kinds[mark.kind < 6 ? mark.kind : 0], mark.text.empty() ? std::to_string(mark.value) : mark.text);
+               kinds[mark.kind < std::size(kinds) ? mark.kind : 0], mark.text.empty() ? std::to_string(mark.value) : mark.text);
   }
 }
 
@@ -180,6 +264,26 @@ ordered_json call_json(const TraceFile& file, const Call& call, Symbolizer& symb
   out["result"] = call.returned ? ordered_json(call.result) : ordered_json(nullptr);
   out["duration_ns"] =
       call.returned ? ordered_json(call.return_time.mono_ns - call.called.mono_ns) : ordered_json(nullptr);
+  out["stack"] = ordered_json::array();
+  for (const Frame& frame : symbolizer.name_all(file, file.stack(call.stack), false))
+    out["stack"].push_back(frame_json(frame));
+  return out;
+}
+
+ordered_json maybe(const std::optional<uint64_t>& number) { return number ? ordered_json(*number) : ordered_json(nullptr); }
+
+ordered_json host_call_json(const TraceFile& file, const trace::HostCall& call, Symbolizer& symbolizer) {
+  ordered_json out = {{"event", call.event},
+                      {"function", host_name(call.fn)},
+                      {"tid", call.tid},
+                      {"object", call.object},
+                      {"other", call.other},
+                      {"bytes", call.bytes},
+                      {"comm_calls", call.comm_calls},
+                      {"step", maybe(call.step)},
+                      {"called_wall_ns", call.called.wall_ns},
+                      {"returned", call.returned},
+                      {"result", call.returned ? ordered_json(call.result) : ordered_json(nullptr)}};
   out["stack"] = ordered_json::array();
   for (const Frame& frame : symbolizer.name_all(file, file.stack(call.stack), false))
     out["stack"].push_back(frame_json(frame));
@@ -227,7 +331,11 @@ std::string as_json(const TraceFile& file, const ShowOptions& options, Symbolize
                    {"events", file.events},
                    {"dropped", file.dropped},
                    {"overwritten", file.overwritten},
-                   {"torn", file.torn}};
+                   {"torn", file.torn},
+                   {"states", static_cast<int>(file.states)},
+                   {"host_waits", file.host_waits},
+                   {"graph_launches", file.graph_launches},
+                   {"blind", file.blind}};
   out["communicators"] = ordered_json::array();
   for (const CommInfo& c : file.comms)
     out["communicators"].push_back({{"serial", c.serial},
@@ -240,17 +348,40 @@ std::string as_json(const TraceFile& file, const ShowOptions& options, Symbolize
                                     {"coll_called", c.coll_called},
                                     {"coll_returned", c.coll_returned},
                                     {"p2p_called", c.p2p_called},
-                                    {"p2p_returned", c.p2p_returned}});
+                                    {"p2p_returned", c.p2p_returned},
+                                    {"parent_serial", c.parent_serial},
+                                    {"color", c.color == INT32_MIN ? ordered_json(nullptr) : ordered_json(c.color)},
+                                    {"coll_started", maybe(c.coll_started)},
+                                    {"coll_completed", maybe(c.coll_completed)},
+                                    {"p2p_started", maybe(c.p2p_started)},
+                                    {"p2p_completed", maybe(c.p2p_completed)},
+                                    {"last_stream", c.last_stream},
+                                    {"captured", c.captured},
+                                    {"blind", c.blind}});
   out["threads"] = ordered_json::array();
   for (const trace::ThreadInfo& t : file.threads)
     out["threads"].push_back({{"tid", t.tid},
                               {"name", t.name},
                               {"step", t.step ? ordered_json(*t.step) : ordered_json(nullptr)},
                               {"phase", t.phase},
-                              {"sample", t.sample}});
+                              {"sample", t.sample},
+                              {"open_wait", maybe(t.open_wait)},
+                              {"wait_function", t.open_wait ? ordered_json(host_name(t.wait_fn)) : ordered_json(nullptr)},
+                              {"wait_object", t.wait_object}});
   out["calls"] = ordered_json::array();
   for (size_t i = first_shown(options, file.calls.size()); i < file.calls.size(); i++)
     out["calls"].push_back(call_json(file, file.calls[i], symbolizer));
+  out["host_calls"] = ordered_json::array();
+  for (size_t i = first_shown(options, file.host_calls.size()); i < file.host_calls.size(); i++)
+    out["host_calls"].push_back(host_call_json(file, file.host_calls[i], symbolizer));
+  out["digests"] = ordered_json::array();
+  for (const trace::Digest& d : file.digests)
+    out["digests"].push_back({{"call", d.call},
+                              {"comm", d.comm},
+                              {"seq", d.seq == UINT64_MAX ? ordered_json(nullptr) : ordered_json(d.seq)},
+                              {"output", d.output},
+                              {"bytes", d.bytes},
+                              {"digest", fmt::format("{:016x}", d.value)}});
   out["marks"] = ordered_json::array();
   for (size_t i = first_shown(options, file.marks.size()); i < file.marks.size(); i++)
     out["marks"].push_back({{"event", file.marks[i].event},
@@ -286,6 +417,8 @@ int show(const ShowOptions& options) {
   print_comms(*file);
   print_threads(*file);
   print_calls(*file, options);
+  print_host_calls(*file, options);
+  print_digests(*file, options);
   print_marks(*file, options);
   print_snapshots(*file, symbolizer);
   if (options.modules) print_modules(*file);

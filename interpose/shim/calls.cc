@@ -47,18 +47,6 @@ bool in_place(Fn fn, const CallArgs& args, const Comm* comm) {
   }
 }
 
-void fill_marks(const ThreadState& thread, BeginFields& f) {
-  f.mark_bits = static_cast<uint16_t>(thread.mark_bits);
-  f.step = thread.step;
-  if (thread.mark_bits) return;
-  // A thread that never marks (an autograd thread) works on what the process's latest mark says.
-  const uint32_t latest = recorder.trace.status->process_marks.load(std::memory_order_relaxed);
-  if (latest == 0 || latest > trace::kThreadSlots) return;
-  const trace::Marks& marks = recorder.trace.threads[latest - 1].marks;
-  f.mark_bits = static_cast<uint16_t>(__atomic_load_n(&marks.bits, __ATOMIC_RELAXED));
-  f.step = __atomic_load_n(&marks.step, __ATOMIC_RELAXED);
-}
-
 void take_numbers(Call& call, Fn fn, FunctionKind kind, const CallArgs& args, BeginFields& f) {
   if (!call.comm) return;
   trace::CommSlot& slot = *call.comm->slot;
@@ -203,13 +191,26 @@ void follow_group(ThreadState& thread, Fn fn, ncclResult_t result) { end_group_c
 
 }  // namespace
 
+void fill_marks(const ThreadState& thread, uint16_t& bits, uint64_t& step) {
+  bits = static_cast<uint16_t>(thread.mark_bits);
+  step = thread.step;
+  if (thread.mark_bits) return;
+  // A thread that never marks (an autograd thread) works on what the process's latest mark says.
+  const uint32_t latest = recorder.trace.status->process_marks.load(std::memory_order_relaxed);
+  if (latest == 0 || latest > trace::kThreadSlots) return;
+  const trace::Marks& marks = recorder.trace.threads[latest - 1].marks;
+  bits = static_cast<uint16_t>(__atomic_load_n(&marks.bits, __ATOMIC_RELAXED));
+  step = __atomic_load_n(&marks.step, __ATOMIC_RELAXED);
+}
+
 void begin_call(Call& call, Fn fn, FunctionKind kind, const CallArgs& args) {
   call.recorded = false;
   const bool starts = is_init(kind) || fn == Fn::GetUniqueId;
   if (!recording() && !(starts && start_recording())) return;
   ThreadState& thread = known_thread();
   const uint64_t stamp = stamp_now(recorder.tsc);
-  thread.depth = 1;
+  call.depth = thread.depth;
+  thread.depth = kInRecorder;
   call.recorded = true;
   call.epoch = recorder.epoch.load(std::memory_order_relaxed);
   call.comm = find_comm(args.comm, thread);
@@ -237,12 +238,14 @@ void begin_call(Call& call, Fn fn, FunctionKind kind, const CallArgs& args) {
                                   (thread.group_depth ? trace::kInGroup : 0) | (call.zero ? trace::kZeroCount : 0));
   f.group = thread.group_depth ? thread.group : 0;
   f.thread_slot = thread.slot_number;
-  fill_marks(thread, f);
+  fill_marks(thread, f.mark_bits, f.step);
   f.native_stack = capture_stack();
 
-  if (enqueues(kind))
+  if (enqueues(kind)) {
+    thread.comm_calls++;
+    if (call.comm) call.comm->slot->last_stream.store(args.stream, std::memory_order_relaxed);
     take_numbers(call, fn, kind, args, f);
-  else if (kind == FunctionKind::group_start || kind == FunctionKind::group_end)
+  } else if (kind == FunctionKind::group_start || kind == FunctionKind::group_end)
     begin_group_call(call, fn, thread, f);
   else
     begin_lifecycle(call, fn, kind, args, f);
@@ -271,7 +274,7 @@ void end_call(Call& call, Fn fn, FunctionKind kind, const CallArgs& args, ncclRe
   trace::write_end(record, sequence, stamp, static_cast<uint16_t>(fn), thread.tid, call.begin, result, comm);
   if (thread.slot) thread.slot->open_call.store(0, std::memory_order_release);
   recorder.trace.status->last_call_stamp.store(stamp, std::memory_order_relaxed);
-  thread.depth = 0;
+  thread.depth = call.depth;
 }
 
 }  // namespace lockstep::shim

@@ -31,6 +31,7 @@ struct Call {
   uint32_t epoch;                    // of the recorder; another one at the end means we are now in the child of a fork
   bool recorded;
   bool zero;                         // a collective without elements
+  uint16_t depth;                    // of the thread, to go back to
   Comm* comm;
   Comm* made;                        // of an init call: the first communicator it makes
   uint64_t old_handle;               // what *new_comm held before
@@ -44,10 +45,13 @@ struct Call {
 void begin_call(Call& call, abi::Fn fn, abi::FunctionKind kind, const CallArgs& args);
 void end_call(Call& call, abi::Fn fn, abi::FunctionKind kind, const CallArgs& args, ncclResult_t result);
 
+// The marks that hold for what the thread does now.
+void fill_marks(const ThreadState& thread, uint16_t& bits, uint64_t& step);
+
 void note_unique_id(const void* id);  // one that NCCL made for itself inside another call (ncclCommInitAll does)
 
 inline bool passes_unrecorded(const void* return_address) {
-  return recorder.state.load(std::memory_order_relaxed) == Recording::off || this_thread.depth != 0 ||
+  return recorder.state.load(std::memory_order_relaxed) == Recording::off || (this_thread.depth & kInRecorder) != 0 ||
          called_by_nccl(return_address);
 }
 

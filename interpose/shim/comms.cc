@@ -126,6 +126,13 @@ void fill(trace::CommSlot& slot, const NewComm& spec, uint32_t tid) {
   slot.p2p_called.store(0, std::memory_order_relaxed);
   slot.p2p_returned.store(0, std::memory_order_relaxed);
   slot.recent_next.store(0, std::memory_order_relaxed);
+  slot.p2p_started.store(UINT64_MAX, std::memory_order_relaxed);
+  slot.p2p_completed.store(UINT64_MAX, std::memory_order_relaxed);
+  slot.last_stream.store(0, std::memory_order_relaxed);
+  slot.captured.store(0, std::memory_order_relaxed);
+  slot.blind.store(0, std::memory_order_relaxed);
+  slot.unwatched.store(0, std::memory_order_relaxed);
+  slot.config = spec.config;
   for (trace::CallSummary& call : slot.recent) call.event.store(0, std::memory_order_relaxed);
 }
 

@@ -32,6 +32,7 @@ struct NewComm {
   int32_t rank = -1, nranks = -1, color = INT32_MIN, key = 0;
   uint32_t split_count = 0;
   const char* name = nullptr;
+  trace::CommConfig config = {};
   uint64_t stamp = 0;
 };
 

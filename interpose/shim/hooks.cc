@@ -13,6 +13,8 @@
 #include "interpose/abi/functions.h"
 #include "interpose/abi/nccl.h"
 #include "interpose/shim/calls.h"
+#include "interpose/shim/comms.h"
+#include "interpose/shim/lifecycle.h"
 #include "interpose/shim/real.h"
 
 namespace lockstep::shim {
@@ -93,3 +95,18 @@ ncclResult_t without_real(abi::Fn fn) {
   LOCKSTEP_HOOK_##hook(kind, result, name __VA_OPT__(, ) __VA_ARGS__)
 #define LOCKSTEP_NCCL_DEVICE(since, name)
 #include "interpose/abi/nccl_functions.def"
+
+// The host side of NCCL's device API. Its structs change from version to version, but all its arguments are pointers: they
+// are handed on unseen. What its kernels do from here on no call will show.
+extern "C" __attribute__((visibility("default"))) int ncclDevCommCreate(ncclComm_t comm, const void* requirements, void* out) {
+  using namespace lockstep::shim;
+  using Function = int (*)(ncclComm_t, const void*, void*);
+  const auto real = reinterpret_cast<Function>(find_named("ncclDevCommCreate"));
+  if (!real) return ncclInvalidUsage;
+  const int given = real(comm, requirements, out);
+  const int kept = errno;
+  if (given == ncclSuccess && recording() && !passes_unrecorded(__builtin_return_address(0)))
+    go_blind(find_comm(reinterpret_cast<uint64_t>(comm), known_thread()), lockstep::trace::kBlindDeviceApi, "ncclDevCommCreate");
+  errno = kept;
+  return given;
+}

@@ -121,8 +121,12 @@ void describe_process(trace::FileHeader& header, const Config& config, bool tsc)
 }
 
 void write_environment() {
-  constexpr const char* kPrefixes[] = {"NCCL_", "LOCKSTEP", "CUDA_VISIBLE_DEVICES=", "SLURM_JOB_ID=", "SLURM_NODEID=",
-                                       "TORCHELASTIC_RUN_ID=", "MASTER_ADDR=", "MASTER_PORT="};
+  constexpr const char* kPrefixes[] = {
+      "NCCL_", "LOCKSTEP", "CUDA_VISIBLE_DEVICES=", "CUDA_LAUNCH_BLOCKING=", "CUDA_DEVICE_MAX_CONNECTIONS=", "RANK=",
+      "LOCAL_RANK=", "GROUP_RANK=", "NODE_RANK=", "WORLD_SIZE=", "LOCAL_WORLD_SIZE=", "SLURM_JOB_ID=", "SLURM_STEP_ID=",
+      "SLURM_PROCID=", "SLURM_LOCALID=", "SLURM_NODEID=", "SLURM_NTASKS=", "SLURM_RESTART_COUNT=", "SLURMD_NODENAME=",
+      "OMPI_COMM_WORLD_", "OMPI_MCA_ess_base_jobid=", "PMI_RANK=", "PMI_SIZE=", "PMIX_NAMESPACE=", "PMIX_RANK=",
+      "TORCHELASTIC_RUN_ID=", "TORCHELASTIC_RESTART_COUNT=", "MASTER_ADDR=", "MASTER_PORT="};
   Text<8192> text;
   text << "environment";
   for (char** at = environ; at && *at; at++)

@@ -6,9 +6,11 @@
 
 #include "interpose/shim/lifecycle.h"
 
+#include <stddef.h>
 #include <string.h>
 
 #include "interpose/abi/comm_hash.h"
+#include "interpose/shim/clock.h"
 #include "interpose/shim/recorder.h"
 
 namespace lockstep::shim {
@@ -19,11 +21,37 @@ using abi::FunctionKind;
 using trace::CommState;
 
 // A field of a caller's struct is read only when the struct is long enough to have it: callers are older and newer than we.
-const char* comm_name(const ncclConfig_t* config) {
-  constexpr size_t kSizeWithName = 72;
-  if (!config || config->size < kSizeWithName || config->magic != NCCL_API_MAGIC) return nullptr;
-  return config->commName;
+#define LOCKSTEP_HAS(config, field) \
+  ((config)->size >= offsetof(ncclConfig_t, field) + sizeof((config)->field))
+
+const ncclConfig_t* usable(const ncclConfig_t* config) {
+  return config && config->size >= offsetof(ncclConfig_t, version) && config->magic == NCCL_API_MAGIC ? config : nullptr;
 }
+
+const char* comm_name(const ncclConfig_t* config) {
+  return usable(config) && LOCKSTEP_HAS(config, commName) ? config->commName : nullptr;
+}
+
+trace::CommConfig settings_of(const ncclConfig_t* config) {
+  trace::CommConfig out = {};
+  if (!usable(config)) return out;
+  out.size = static_cast<uint32_t>(config->size);
+#define LOCKSTEP_FIELD(to, field) out.to = LOCKSTEP_HAS(config, field) ? config->field : INT32_MIN
+  LOCKSTEP_FIELD(blocking, blocking);
+  LOCKSTEP_FIELD(cga_cluster_size, cgaClusterSize);
+  LOCKSTEP_FIELD(min_ctas, minCTAs);
+  LOCKSTEP_FIELD(max_ctas, maxCTAs);
+  LOCKSTEP_FIELD(split_share, splitShare);
+  LOCKSTEP_FIELD(traffic_class, trafficClass);
+  LOCKSTEP_FIELD(collnet_enable, collnetEnable);
+  LOCKSTEP_FIELD(cta_policy, CTAPolicy);
+  LOCKSTEP_FIELD(shrink_share, shrinkShare);
+#undef LOCKSTEP_FIELD
+  if (LOCKSTEP_HAS(config, netName) && config->netName)
+    trace::put_text(out.net_name, sizeof out.net_name, config->netName, strnlen(config->netName, sizeof out.net_name));
+  return out;
+}
+#undef LOCKSTEP_HAS
 
 bool is_child(Fn fn) { return fn == Fn::CommSplit || fn == Fn::CommShrink; }
 
@@ -47,6 +75,7 @@ void begin_child(Call& call, Fn fn, const CallArgs& args, trace::BeginFields& f)
   if (call.comm->slot->id)
     spec.id = abi::comm_hash_of_child(call.comm->slot->id, static_cast<int32_t>(number), spec.color);
   spec.name = comm_name(args.config);
+  spec.config = settings_of(args.config);
   spec.stamp = f.stamp;
   call.made = create_comm(spec, next_serials(1));
 }
@@ -59,6 +88,7 @@ void begin_ranked(Call& call, Fn fn, const CallArgs& args, trace::BeginFields& f
   // The id of a grown communicator is known to NCCL alone.
   if (fn != Fn::CommGrow && args.unique_id) spec.id = abi::comm_hash_of_unique_id(args.unique_id);
   spec.name = comm_name(args.config);
+  spec.config = settings_of(args.config);
   spec.stamp = f.stamp;
   call.made = create_comm(spec, next_serials(1));
   if (!call.comm && call.made) f.comm = call.made->serial;
@@ -157,6 +187,17 @@ bool is_collective_over_members(FunctionKind kind) {
 
 }  // namespace
 
+void go_blind(Comm* comm, uint32_t bit, const char* what) {
+  const uint32_t before = comm ? comm->slot->blind.fetch_or(bit, std::memory_order_relaxed) : 0;
+  const uint32_t all = recorder.trace.status->blind.fetch_or(bit, std::memory_order_relaxed);
+  if ((comm ? before : all) & bit) return;
+  ThreadState& thread = known_thread();
+  uint64_t sequence;
+  trace::Record* record = trace::reserve(recorder.trace, sequence);
+  trace::write_mark(record, sequence, stamp_now(recorder.tsc), trace::kMarkBlind, thread.tid, comm ? comm->serial : 0,
+                    thread.slot_number, what, strlen(what));
+}
+
 void begin_lifecycle(Call& call, Fn fn, FunctionKind kind, const CallArgs& args, trace::BeginFields& f) {
   if (kind == FunctionKind::init) begin_init(call, fn, args, f);
   if (kind == FunctionKind::teardown) begin_teardown(call, fn, args, f);
@@ -170,6 +211,7 @@ uint32_t end_lifecycle(Call& call, Fn fn, FunctionKind kind, const CallArgs& arg
   if (counting && is_collective_over_members(kind) && failed(result)) counting->slot->life_seq--;
   if (kind == FunctionKind::init) return end_init(call, fn, args, result, stamp, thread);
   if (kind == FunctionKind::teardown) end_teardown(call, fn, args, result, stamp);
+  if (fn == Fn::CommWindowRegister && !failed(result) && call.comm) go_blind(call.comm, trace::kBlindWindow, "ncclCommWindowRegister");
   return call.comm ? call.comm->serial : 0;
 }
 

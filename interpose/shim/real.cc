@@ -11,12 +11,14 @@
 #include <link.h>
 #include <string.h>
 
+#include "interpose/abi/host_functions.h"
 #include "interpose/shim/report.h"
 #include "interpose/shim/text.h"
 
 namespace lockstep::shim {
 
 std::atomic<void*> real_functions[kMostFunctions];
+std::atomic<void*> real_host_functions[abi::kHostRows];
 CodeRange nccl_code[kNcclRanges];
 CodeRange own_code;
 
@@ -75,6 +77,13 @@ void* usable(void* found) {
 
 }  // namespace
 
+void* find_named(const char* name) {
+  if (void* found = usable(dlsym(RTLD_NEXT, name))) return found;
+  // The handle is kept, so that what we remember stays mapped.
+  void* library = dlopen("libnccl.so.2", RTLD_NOLOAD | RTLD_LAZY);
+  return library ? usable(dlsym(library, name)) : nullptr;
+}
+
 void* find_real(abi::Fn fn) {
   const abi::FunctionInfo* info = abi::find_function(fn);
   const int saved = errno;
@@ -82,15 +91,32 @@ void* find_real(abi::Fn fn) {
     set_range(own_code, segment_of(reinterpret_cast<const void*>(&find_real)));
   Text<64> name;
   name << "nccl" << info->name;
-  void* found = usable(dlsym(RTLD_NEXT, name.text()));
-  if (!found) {
-    // The handle is kept, so that what we remember stays mapped.
-    if (void* library = dlopen("libnccl.so.2", RTLD_NOLOAD | RTLD_LAZY)) found = usable(dlsym(library, name.text()));
-  }
+  void* found = find_named(name.text());
   if (found) {
     remember_nccl(found);
     real_functions[static_cast<unsigned>(fn)].store(found, std::memory_order_release);
   }
+  errno = saved;
+  return found;
+}
+
+void* find_real_host(unsigned row) {
+  const abi::HostFunction& function = abi::kHostFunctions[row];
+  const int saved = errno;
+  if (own_code.start.load(std::memory_order_relaxed) == 0)
+    set_range(own_code, segment_of(reinterpret_cast<const void*>(&find_real)));
+  void* found = usable(dlsym(RTLD_NEXT, function.symbol));
+  constexpr const char* kRuntimes[] = {"libcudart.so.13", "libcudart.so.12", "libcudart.so.11.0"};
+  constexpr const char* kDrivers[] = {"libcuda.so.1"};
+  const auto look_in = [&](const char* name) {
+    if (found) return;
+    if (void* library = dlopen(name, RTLD_NOLOAD | RTLD_LAZY)) found = usable(dlsym(library, function.symbol));
+  };
+  if (function.library == abi::HostLibrary::runtime)
+    for (const char* name : kRuntimes) look_in(name);
+  else
+    for (const char* name : kDrivers) look_in(name);
+  if (found) real_host_functions[row].store(found, std::memory_order_release);
   errno = saved;
   return found;
 }

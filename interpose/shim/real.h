@@ -33,7 +33,17 @@ F real_as(abi::Fn fn) {
   return reinterpret_cast<F>(real_function(fn));
 }
 
+void* find_named(const char* name);  // any function of libnccl; remembers nothing
+
 void say_missing(abi::Fn fn);
+
+// The same for the CUDA functions of host_functions.def, by their row.
+extern std::atomic<void*> real_host_functions[];
+void* find_real_host(unsigned row);
+inline void* real_host_function(unsigned row) {
+  void* known = real_host_functions[row].load(std::memory_order_acquire);
+  return __builtin_expect(known != nullptr, 1) ? known : find_real_host(row);
+}
 
 struct CodeRange {
   std::atomic<uintptr_t> start, end;

@@ -23,6 +23,7 @@ bool have_key;
 std::atomic<uint32_t> next_hint;
 
 void free_slot(trace::ThreadSlot& slot) {
+  slot.open_wait.store(0, std::memory_order_relaxed);
   slot.open_call.store(0, std::memory_order_relaxed);
   slot.state.store(0, std::memory_order_relaxed);
   slot.tid.store(0, std::memory_order_release);  // the marks stay: they may still be the process's latest
@@ -121,6 +122,7 @@ void put_name(trace::ThreadSlot& slot, const char (&name)[16]) {
 void reclaim_slot(unsigned number, uint32_t tid) {
   trace::ThreadSlot& slot = recorder.trace.threads[number];
   slot.open_call.store(0, std::memory_order_relaxed);
+  slot.open_wait.store(0, std::memory_order_relaxed);
   slot.tid.compare_exchange_strong(tid, 0, std::memory_order_acq_rel);
 }
 

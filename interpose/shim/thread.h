@@ -24,11 +24,15 @@ struct GroupMember {
   uint64_t event;                   // of the call, plus one
 };
 
+// A hooked call inside another is passed on unrecorded, but for NCCL called while the thread waits in a host call: a signal
+// handler that aborts a communicator does that.
+enum Depth : uint16_t { kOutside = 0, kInRecorder = 1, kInHostCall = 2 };
+
 struct ThreadState {
   uint32_t tid;              // 0 = not seen yet
   uint32_t epoch;            // of the recorder when it was seen, plus one
   uint16_t slot_number;      // trace::kThreadSlots = none
-  uint16_t depth;            // hooked calls it is in: 0 or 1
+  uint16_t depth;            // Depth: which hooked call it is in
   uint32_t mark_bits;        // trace::MarkBits
   trace::ThreadSlot* slot;   // nullptr = none
   uint64_t step;
@@ -41,6 +45,7 @@ struct ThreadState {
   uint64_t nested_id;        // hash of the id that NCCL made for itself inside the call this thread is in
   GroupMember* members;      // mapped, grows
   uint32_t member_count, member_room;
+  uint64_t comm_calls;       // NCCL operations it made
 };
 extern __thread ThreadState this_thread __attribute__((tls_model("initial-exec")));
 

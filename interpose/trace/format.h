@@ -45,7 +45,7 @@ namespace lockstep::trace {
 
 inline constexpr char kMagic[8] = {'L', 'S', 'T', 'R', 'A', 'C', 'E', '\0'};
 inline constexpr uint16_t kVersionMajor = 1;
-inline constexpr uint16_t kVersionMinor = 0;
+inline constexpr uint16_t kVersionMinor = 1;
 inline constexpr uint64_t kByteOrderMark = 0x0102030405060708ull;
 inline constexpr char kFileSuffix[] = ".lstrace";
 inline constexpr char kUnfinishedSuffix[] = ".lstrace.tmp";  // until the header is whole
@@ -175,12 +175,48 @@ struct Status {
   std::atomic<uint32_t> process_marks;     // process: ThreadSlot index + 1 of the last thread that made a mark; 0 = none
   uint32_t reserved32;
   std::atomic<uint64_t> ring_skipped;      // process: numbers given up because their slot was not free
-  uint8_t reserved[3800];
+
+  // Since 1.1.
+  std::atomic<uint32_t> states;            // process: StatesKnown, whether started and completed are watched
+  uint32_t reserved32b;
+  std::atomic<uint64_t> driver_asked;      // driver thread: stamp of its last question to the driver, 0 = never asked
+  std::atomic<uint64_t> driver_answered;   // driver thread: stamp of the last answer; older than driver_asked for long =
+                                           // the driver itself does not answer
+  std::atomic<uint64_t> host_waits;        // process: host waits begun (see HostCall records)
+  std::atomic<uint64_t> graph_launches;    // process: graphs launched; each repeats the NCCL calls captured in it
+  std::atomic<uint64_t> captured_calls;    // process: NCCL calls made under capture
+  std::atomic<uint64_t> digests_dropped;   // process: operations whose digest was wanted and not taken
+  std::atomic<uint32_t> blind;             // process: BlindBits of the whole process
+  uint32_t reserved32c;
+  std::atomic<uint64_t> events_lost_full;  // process: full mode: events that found no room
+  uint8_t reserved[3728];
+};
+
+// Why started and completed are known or not.
+enum class StatesKnown : uint32_t {
+  no_driver = 0,   // no CUDA driver in the process so far
+  watched = 1,
+  switched_off = 2,
+  failed = 3,      // the driver lacks a function that is needed
+};
+
+// What communicates from here on without any call that could be seen.
+enum BlindBits : uint32_t {
+  kBlindDeviceApi = 1,  // ncclDevCommCreate: kernels communicate by themselves
+  kBlindWindow = 2,     // ncclCommWindowRegister: peers may read and write the window
+  kBlindGraph = 4,      // calls were captured into a graph: replays are seen as graph launches only
 };
 
 // --- threads -------------------------------------------------------------------------------------------------------------
 
-enum MarkKind : uint32_t { kMarkStep = 1, kMarkPhase = 2, kMarkSample = 3, kMarkNote = 4, kMarkCommName = 5 };
+enum MarkKind : uint32_t {
+  kMarkStep = 1,
+  kMarkPhase = 2,
+  kMarkSample = 3,
+  kMarkNote = 4,
+  kMarkCommName = 5,
+  kMarkBlind = 6,  // made by the shim itself: value = communicator's serial (0: all), text = what began
+};
 enum MarkBits : uint32_t { kHasStep = 1, kHasPhase = 2, kHasSample = 4 };
 
 struct Marks {  // writer: the thread itself
@@ -200,7 +236,13 @@ struct ThreadSlot {
   std::atomic<uint64_t> open_stamp;         // process: when that call began; stored before open_call
   std::atomic<uint64_t> cpu_ns;             // helper
   Marks marks;
-  uint8_t reserved[56];
+  // Since 1.1: the host wait (or graph launch) it is in. Object and function are stored before open_wait.
+  std::atomic<uint64_t> open_wait;          // process: event sequence + 1, 0 = in none
+  std::atomic<uint64_t> wait_stamp;         // process
+  uint64_t wait_object;                     // process: the stream, event or graph
+  uint32_t wait_fn;                         // process: id in host_functions.def
+  uint32_t reserved32;
+  uint8_t reserved[24];
 };
 
 // --- communicators -------------------------------------------------------------------------------------------------------
@@ -236,6 +278,22 @@ struct CallSummary {
 
 inline constexpr uint32_t kRecentCalls = 8;
 
+// What the caller asked for in ncclConfig_t. A field is read only where the caller's own `size` says that it has it.
+struct CommConfig {
+  uint32_t size;           // ncclConfig_t.size as given; 0 = made without one
+  int32_t blocking;        // this and all below: INT32_MIN = not given
+  int32_t cga_cluster_size;
+  int32_t min_ctas;
+  int32_t max_ctas;
+  int32_t split_share;
+  int32_t traffic_class;
+  int32_t collnet_enable;
+  int32_t cta_policy;
+  int32_t shrink_share;
+  char net_name[16];
+};
+static_assert(sizeof(CommConfig) == 56);
+
 struct CommSlot {  // writer: process
   std::atomic<uint32_t> serial;  // number of the communicator in this process from 1; 0 = free slot. Stored last.
   std::atomic<uint32_t> state;   // CommState
@@ -265,7 +323,16 @@ struct CommSlot {  // writer: process
   std::atomic<uint64_t> p2p_called;
   std::atomic<uint64_t> p2p_returned;
   std::atomic<uint64_t> recent_next;     // calls remembered so far; the newest is recent[(recent_next - 1) % kRecentCalls]
-  uint8_t reserved[312];
+
+  // Since 1.1.
+  std::atomic<uint64_t> p2p_started;     // as coll_started: how many, UINT64_MAX = not known
+  std::atomic<uint64_t> p2p_completed;
+  std::atomic<uint64_t> last_stream;     // process: stream of its last operation
+  std::atomic<uint64_t> captured;        // process: operations on it that were captured into graphs
+  std::atomic<uint32_t> blind;           // process: BlindBits
+  std::atomic<uint32_t> unwatched;       // process: operations without start and completion, all probes being out
+  CommConfig config;
+  uint8_t reserved[216];
 
   CallSummary recent[kRecentCalls];
 };
@@ -277,6 +344,10 @@ enum class RecordKind : uint16_t {
   call_begin = 1,  // before the real function runs
   call_end = 2,    // after it came back
   mark = 3,        // step, phase, sample, note
+  // Since 1.1.
+  host_begin = 4,  // before a host wait, a copy, a graph launch; for calls of kind "order" the only record
+  host_end = 5,    // after it came back
+  digest = 6,      // of an operation's input or output
 };
 
 enum CallFlags : uint16_t {
@@ -331,6 +402,34 @@ struct Record {
       uint32_t reserved;
       char text[80];
     } mark;
+    struct {                     // host_begin; fn is an id of host_functions.def
+      uint64_t object;           // stream, event or graph; 0 = none, or the legacy default stream
+      uint64_t other;            // the second handle: see host_functions.def
+      uint64_t bytes;            // of a copy
+      StackRef native_stack;
+      uint32_t python_stack;
+      uint64_t step;             // valid with kHasStep in mark_bits
+      uint64_t comm_calls;       // NCCL operations this thread had made: tells what a wait is behind
+      uint16_t thread_slot;
+      uint16_t mark_bits;
+      uint32_t reserved;
+      uint64_t reserved64[5];
+    } host;
+    struct {                     // host_end
+      uint64_t begin;            // sequence of its host_begin
+      int32_t result;            // cudaError_t or CUresult
+      uint32_t reserved;
+      uint64_t reserved64[10];
+    } host_end;
+    struct {                     // digest; fn is the operation's
+      uint64_t call;             // sequence of its call_begin
+      uint64_t value;            // 64-bit digest of the bytes; see docs/trace-format.md
+      uint64_t bytes;
+      uint64_t seq;              // the operation's number on the communicator
+      uint32_t comm;
+      uint32_t output;           // 0 = of the input, taken at the call; 1 = of the output, taken when it was complete
+      uint64_t reserved64[7];
+    } digest;
     uint8_t bytes[96];
 };
   uint32_t check;                // record_check() of the sequence and everything from stamp up to here

@@ -113,6 +113,15 @@ Clock read_status(const InputFile& file, TraceFile& out, Copy<Status>& status, b
   out.last_call = clock.at(status->last_call_stamp.load(std::memory_order_relaxed));
   out.events = status->ring_next.load(std::memory_order_relaxed);
   out.dropped = status->events_dropped.load(std::memory_order_relaxed);
+  const uint32_t states = status->states.load(std::memory_order_relaxed);
+  if (states <= static_cast<uint32_t>(StatesKnown::failed)) out.states = static_cast<StatesKnown>(states);
+  out.driver_asked = clock.at(status->driver_asked.load(std::memory_order_relaxed));
+  out.driver_answered = clock.at(status->driver_answered.load(std::memory_order_relaxed));
+  out.host_waits = status->host_waits.load(std::memory_order_relaxed);
+  out.graph_launches = status->graph_launches.load(std::memory_order_relaxed);
+  out.captured_calls = status->captured_calls.load(std::memory_order_relaxed);
+  out.digests_dropped = status->digests_dropped.load(std::memory_order_relaxed);
+  out.blind = status->blind.load(std::memory_order_relaxed);
   return clock;
 }
 
@@ -126,7 +135,7 @@ void add_marks(const Marks& marks, ThreadInfo& thread) {
 }
 
 // process_marks: the slot whose marks stand for threads that never make any, plus one.
-void read_threads(const InputFile& file, uint32_t process_marks, TraceFile& out) {
+void read_threads(const InputFile& file, uint32_t process_marks, const Clock& clock, TraceFile& out) {
   const Extent extent = detail::extent_of(out.header, kThreadArea, sizeof(ThreadSlot), file);
   if (extent.size == 0) {
     out.problems.push_back(out.path + ": cut off before its threads");
@@ -149,6 +158,12 @@ void read_threads(const InputFile& file, uint32_t process_marks, TraceFile& out)
     thread.cpu_ns = slot->cpu_ns.load(std::memory_order_relaxed);
     const uint64_t open_call = slot->open_call.load(std::memory_order_relaxed);
     if (open_call != 0) thread.open_call = open_call - 1;
+    if (const uint64_t open_wait = slot->open_wait.load(std::memory_order_relaxed)) {
+      thread.open_wait = open_wait - 1;
+      thread.wait_fn = static_cast<uint16_t>(slot->wait_fn);
+      thread.wait_object = slot->wait_object;
+      thread.wait_since = clock.at(slot->wait_stamp.load(std::memory_order_relaxed));
+    }
     if (whole) add_marks(slot->marks.bits == 0 && have_latest ? latest->marks : slot->marks, thread);
     out.threads.push_back(std::move(thread));
   }
@@ -187,6 +202,19 @@ void add_recent(const CommSlot& first, const CommSlot& second, const Clock& cloc
     comm.recent.push_back(call_of(b, comm.serial, clock));
   }
   std::sort(comm.recent.begin(), comm.recent.end(), [](const Call& x, const Call& y) { return x.event < y.event; });
+}
+
+// What format 1.1 added. In an older file the same bytes are zero, which would say "none started".
+void add_since_1_1(const CommSlot& slot, CommInfo& comm) {
+  const auto known = [](uint64_t n) { return n == UINT64_MAX ? std::optional<uint64_t>() : std::optional<uint64_t>(n); };
+  comm.p2p_started = known(slot.p2p_started.load(std::memory_order_relaxed));
+  comm.p2p_completed = known(slot.p2p_completed.load(std::memory_order_relaxed));
+  comm.last_stream = slot.last_stream.load(std::memory_order_relaxed);
+  comm.captured = slot.captured.load(std::memory_order_relaxed);
+  comm.unwatched = slot.unwatched.load(std::memory_order_relaxed);
+  comm.blind = slot.blind.load(std::memory_order_relaxed);
+  comm.config = slot.config;
+  comm.config.net_name[sizeof comm.config.net_name - 1] = '\0';
 }
 
 CommInfo comm_of(const CommSlot& slot, const Clock& clock) {
@@ -234,6 +262,7 @@ void read_comms(const InputFile& file, const Clock& clock, TraceFile& out) {
     if (!copy(file, offset, first) || first->serial.load(std::memory_order_relaxed) == 0) continue;
     if (!copy(file, offset, second) || second->serial.load(std::memory_order_relaxed) == 0) continue;
     CommInfo comm = comm_of(*second, clock);
+    if (out.header.version_minor >= 1) add_since_1_1(*second, comm);
     add_recent(*first, *second, clock, comm);
     out.comms.push_back(std::move(comm));
   }
@@ -242,6 +271,18 @@ void read_comms(const InputFile& file, const Clock& clock, TraceFile& out) {
 }
 
 }  // namespace
+
+std::optional<std::string> TraceFile::environment(std::string_view name) const {
+  for (const std::string& text : texts) {
+    if (!text.starts_with("environment")) continue;
+    const std::string line = "\n" + std::string(name) + "=";
+    const size_t at = text.find(line);
+    if (at == std::string::npos) continue;
+    const size_t start = at + line.size(), end = text.find('\n', start);
+    return text.substr(start, end == std::string::npos ? end : end - start);
+  }
+  return {};
+}
 
 Result<TraceFile> read_trace(const std::string& path) {
   const InputFile file(path);
@@ -256,7 +297,7 @@ Result<TraceFile> read_trace(const std::string& path) {
   bool there = false;
   const Clock clock = read_status(file, out, status, there);
   if (!there) return out;
-  read_threads(file, status->process_marks.load(std::memory_order_relaxed), out);
+  read_threads(file, status->process_marks.load(std::memory_order_relaxed), clock, out);
   read_comms(file, clock, out);
   const Extent arena = detail::extent_of(out.header, kArenaArea, 0, file);
   if (arena.size == 0) out.problems.push_back(path + ": cut off before its arena, so it has no stacks and no modules");

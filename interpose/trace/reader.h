@@ -9,9 +9,11 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "interpose/abi/functions.h"
+#include "interpose/abi/host_functions.h"
 #include "interpose/trace/format.h"
 #include "interpose/trace/result.h"
 
@@ -46,6 +48,36 @@ struct Call {
   uint32_t new_comm = 0;     // init calls: serial of the communicator made (CommInitAll: of the first, others follow)
 };
 
+// A host thread waiting for, ordering or launching work on streams.
+struct HostCall {
+  uint64_t event = 0;
+  uint16_t fn = 0;           // id in host_functions.def, or a number this build does not know
+  abi::HostKind kind = abi::HostKind::wait;
+  uint32_t tid = 0;
+  uint64_t object = 0;       // wait: the stream or event; cudaEventRecord: the event; cudaStreamWaitEvent: the waiting
+                             // stream; graph launch: the graph
+  uint64_t other = 0;        // cudaEventRecord: the stream; cudaStreamWaitEvent: the event; graph launch: the stream
+  uint64_t bytes = 0;
+  uint64_t comm_calls = 0;   // NCCL operations this thread had made by then
+  StackRef stack = 0;
+  std::optional<uint64_t> step;
+  Time called;
+  bool returned = false;     // calls of kind `order` have one record and count as returned
+  Time return_time;
+  int32_t result = 0;        // valid when returned
+};
+
+// 64 bits over the bytes of an operation's input or output, as they were at the call or on its completion.
+struct Digest {
+  uint64_t call = 0;         // event of the operation
+  uint16_t fn = 0;           // abi::Fn
+  uint32_t comm = 0;
+  uint64_t seq = UINT64_MAX;
+  bool output = false;
+  uint64_t value = 0, bytes = 0;
+  Time when;
+};
+
 struct MarkEvent {
   uint64_t event = 0;
   uint32_t tid = 0;
@@ -63,6 +95,10 @@ struct ThreadInfo {
   uint64_t cpu_ns = 0;
   std::optional<uint64_t> step;
   std::string phase, sample;          // empty = never marked; a numeric sample reads as its digits
+  std::optional<uint64_t> open_wait;  // event of the host wait it is in; what it waits for is known even when the ring has
+  uint16_t wait_fn = 0;               // wrapped: id in host_functions.def,
+  uint64_t wait_object = 0;           // the stream, event or graph,
+  Time wait_since;                    // and since when
 };
 
 struct CommInfo {
@@ -78,7 +114,13 @@ struct CommInfo {
   uint32_t split_count = 0, life_seq = 0;
   std::string name;
   uint64_t coll_called = 0, coll_returned = 0, p2p_called = 0, p2p_returned = 0;
-  std::optional<uint64_t> coll_started, coll_completed;
+  std::optional<uint64_t> coll_started, coll_completed;  // how many; no value = not known
+  std::optional<uint64_t> p2p_started, p2p_completed;
+  uint64_t last_stream = 0;           // of its last operation
+  uint64_t captured = 0;              // operations captured into graphs: their replays are graph launches
+  uint64_t unwatched = 0;             // operations whose start and completion were not watched
+  uint32_t blind = 0;                 // BlindBits: what communicates without calls that could be seen
+  CommConfig config{};
   std::vector<Call> recent;           // the last few calls from the fixed area, oldest first (fewer fields than in `calls`)
 };
 
@@ -127,7 +169,15 @@ struct TraceFile {
   uint64_t overwritten = 0;           // gone because the ring wrapped
   uint64_t torn = 0;                  // reserved but incomplete
 
+  // Of files of format 1.1 and later; else nothing is known.
+  StatesKnown states = StatesKnown::no_driver;
+  Time driver_asked, driver_answered; // asked long after the last answer: the driver does not answer
+  uint64_t host_waits = 0, graph_launches = 0, captured_calls = 0, digests_dropped = 0;
+  uint32_t blind = 0;                 // BlindBits
+
   std::vector<Call> calls;            // by event; a wrapped ring starts late
+  std::vector<HostCall> host_calls;   // by event
+  std::vector<Digest> digests;        // by event
   std::vector<MarkEvent> marks;       // by event
   std::vector<ThreadInfo> threads;
   std::vector<CommInfo> comms;        // by serial
@@ -136,6 +186,9 @@ struct TraceFile {
   std::vector<Symbol> symbols;
   std::vector<std::string> texts;
   std::vector<std::string> problems;  // one sentence each: what was left out and why
+
+  // A line "NAME=value" of the environment as it was when recording started; NCCL_*, LOCKSTEP* and the launchers' names.
+  std::optional<std::string> environment(std::string_view name) const;
 
   // Return addresses of a recorded stack, innermost first; empty for 0 or a reference that leads nowhere.
   std::vector<uint64_t> stack(StackRef ref) const;

@@ -87,6 +87,46 @@ void finish_call(const Record& record, const Clock& clock, std::vector<Call>& ca
   if (function && function->kind == abi::FunctionKind::init) at->new_comm = record.end.comm;
 }
 
+HostCall host_call_of(const Record& record, const Clock& clock) {
+  HostCall call;
+  call.event = record.commit.load(std::memory_order_relaxed) - 1;
+  call.fn = record.fn;
+  if (const abi::HostFunction* function = abi::find_host_function(record.fn)) call.kind = function->kind;
+  call.tid = record.tid;
+  call.object = record.host.object;
+  call.other = record.host.other;
+  call.bytes = record.host.bytes;
+  call.comm_calls = record.host.comm_calls;
+  call.stack = record.host.native_stack;
+  if (record.host.mark_bits & kHasStep) call.step = record.host.step;
+  call.called = clock.at(record.stamp);
+  call.returned = call.kind == abi::HostKind::order;
+  if (call.returned) call.return_time = call.called;
+  return call;
+}
+
+void finish_host_call(const Record& record, const Clock& clock, std::vector<HostCall>& calls) {
+  const auto at = std::lower_bound(calls.begin(), calls.end(), record.host_end.begin,
+                                   [](const HostCall& call, uint64_t event) { return call.event < event; });
+  if (at == calls.end() || at->event != record.host_end.begin) return;  // its begin was overwritten
+  at->returned = true;
+  at->return_time = clock.at(record.stamp);
+  at->result = record.host_end.result;
+}
+
+Digest digest_of(const Record& record, const Clock& clock) {
+  Digest digest;
+  digest.call = record.digest.call;
+  digest.fn = record.fn;
+  digest.comm = record.digest.comm;
+  digest.seq = record.digest.seq;
+  digest.output = record.digest.output != 0;
+  digest.value = record.digest.value;
+  digest.bytes = record.digest.bytes;
+  digest.when = clock.at(record.stamp);
+  return digest;
+}
+
 MarkEvent mark_of(const Record& record, const Clock& clock) {
   MarkEvent mark;
   mark.event = record.commit.load(std::memory_order_relaxed) - 1;
@@ -138,6 +178,9 @@ void read_ring(const InputFile& file, const Extent& ring, const Clock& clock, co
       case RecordKind::call_begin: out.calls.push_back(call_of(raw.record(), clock)); break;
       case RecordKind::call_end: finish_call(raw.record(), clock, out.calls); break;
       case RecordKind::mark: out.marks.push_back(mark_of(raw.record(), clock)); break;
+      case RecordKind::host_begin: out.host_calls.push_back(host_call_of(raw.record(), clock)); break;
+      case RecordKind::host_end: finish_host_call(raw.record(), clock, out.host_calls); break;
+      case RecordKind::digest: out.digests.push_back(digest_of(raw.record(), clock)); break;
       default: break;  // of a newer minor version
     }
   }

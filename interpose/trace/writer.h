@@ -162,6 +162,51 @@ inline void write_end(Record* record, uint64_t sequence, uint64_t stamp, uint16_
   commit(record, word, sequence);
 }
 
+struct HostFields {
+  uint64_t stamp;
+  uint16_t fn;  // id in host_functions.def
+  uint32_t tid;
+  uint64_t object, other, bytes;
+  StackRef native_stack;
+  uint64_t step, comm_calls;
+  uint16_t thread_slot, mark_bits;
+};
+
+inline void write_host_begin(Record* record, uint64_t sequence, const HostFields& f) {
+  const uint64_t word[kRecordWords] = {f.stamp,
+                                       word_of(static_cast<uint16_t>(RecordKind::host_begin), f.fn, f.tid),
+                                       f.object,
+                                       f.other,
+                                       f.bytes,
+                                       word_of(f.native_stack, uint32_t{0}),
+                                       f.step,
+                                       f.comm_calls,
+                                       word_of(f.thread_slot, f.mark_bits, 0)};
+  commit(record, word, sequence);
+}
+
+inline void write_host_end(Record* record, uint64_t sequence, uint64_t stamp, uint16_t fn, uint32_t tid, uint64_t begin,
+                           int32_t result) {
+  const uint64_t word[kRecordWords] = {stamp, word_of(static_cast<uint16_t>(RecordKind::host_end), fn, tid), begin,
+                                       word_of(static_cast<uint32_t>(result), 0u)};
+  commit(record, word, sequence);
+}
+
+struct DigestFields {
+  uint64_t stamp;
+  uint16_t fn;  // abi::Fn
+  uint32_t tid;
+  uint64_t call, value, bytes, seq;
+  uint32_t comm;
+  bool output;
+};
+
+inline void write_digest(Record* record, uint64_t sequence, const DigestFields& f) {
+  const uint64_t word[kRecordWords] = {f.stamp, word_of(static_cast<uint16_t>(RecordKind::digest), f.fn, f.tid), f.call,
+                                       f.value, f.bytes, f.seq, word_of(f.comm, f.output ? 1u : 0u)};
+  commit(record, word, sequence);
+}
+
 // The text may be nullptr; length is that of the text as given, and what does not fit is cut.
 void write_mark(Record* record, uint64_t sequence, uint64_t stamp, uint16_t kind, uint32_t tid, uint64_t value,
                 uint16_t thread_slot, const char* text, size_t length);

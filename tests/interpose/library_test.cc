@@ -12,6 +12,7 @@
 #include <sstream>
 
 #include "interpose/abi/functions.h"
+#include "interpose/abi/host_functions.h"
 #include "tests/interpose/run_client.h"
 #include "tests/interpose/trace_fixture.h"
 
@@ -56,7 +57,8 @@ TEST(Library, WantsNoSymbolNewerThanGlibc228) {
 }
 
 TEST(Library, ExportsTheHooksAndTheMarkAndNothingElse) {
-  std::set<std::string> expected = {"lockstep_mark_v1"};
+  std::set<std::string> expected = {"lockstep_mark_v1", "ncclDevCommCreate"};
+  for (const abi::HostFunction& f : abi::kHostFunctions) expected.insert(f.symbol);
   for (const abi::FunctionInfo& f : abi::kFunctions)
     if (f.hooked) expected.insert(std::string("nccl") + f.name);
   std::set<std::string> exported;

@@ -429,5 +429,82 @@ TEST(TraceLiveness, TheLockLivesAndDiesWithItsProcess) {
   for (int fd : {ready[0], ready[1], leave[0], leave[1]}) close(fd);
 }
 
+// --- what format 1.1 added ---------------------------------------------------------------------------------------------------
+
+TEST_F(TraceFixture, HostCallsAndDigestsComeBack) {
+  open();
+  HostFields wait = {};
+  wait.stamp = static_cast<uint64_t>(clock_ns(CLOCK_MONOTONIC));
+  wait.fn = static_cast<uint16_t>(abi::kHostFunctions[static_cast<unsigned>(abi::HostRow::cudaStreamSynchronize)].id);
+  wait.tid = 77;
+  wait.object = 0x55;
+  wait.comm_calls = 9;
+  wait.step = 4;
+  wait.mark_bits = kHasStep;
+  HostFields order = wait;
+  order.fn = static_cast<uint16_t>(abi::kHostFunctions[static_cast<unsigned>(abi::HostRow::cudaEventRecord)].id);
+  order.other = 0x66;
+  uint64_t first, second, third, sequence;
+  Record* record = reserve(trace_, first);
+  write_host_begin(record, first, wait);
+  record = reserve(trace_, second);
+  write_host_begin(record, second, order);
+  record = reserve(trace_, sequence);
+  write_host_end(record, sequence, wait.stamp + 1000, wait.fn, 77, first, 5);
+  record = reserve(trace_, third);
+  write_host_begin(record, third, wait);
+  record = reserve(trace_, sequence);
+  write_digest(record, sequence, {wait.stamp, static_cast<uint16_t>(abi::Fn::AllReduce), 77, 123, 0xfeed, 4096, 17, 2, true});
+  const TraceFile file = read();
+  EXPECT_EQ(file.torn, 0u);
+  ASSERT_EQ(file.host_calls.size(), 3u);
+  EXPECT_TRUE(file.host_calls[0].returned);
+  EXPECT_EQ(file.host_calls[0].result, 5);
+  EXPECT_EQ(file.host_calls[0].object, 0x55u);
+  EXPECT_EQ(file.host_calls[0].comm_calls, 9u);
+  EXPECT_EQ(file.host_calls[0].step, std::optional<uint64_t>(4));
+  EXPECT_EQ(file.host_calls[0].kind, abi::HostKind::wait);
+  EXPECT_EQ(file.host_calls[0].return_time.mono_ns - file.host_calls[0].called.mono_ns, 1000);
+  EXPECT_TRUE(file.host_calls[1].returned) << "calls that only order streams have one record";
+  EXPECT_EQ(file.host_calls[1].other, 0x66u);
+  EXPECT_FALSE(file.host_calls[2].returned);
+  ASSERT_EQ(file.digests.size(), 1u);
+  EXPECT_EQ(file.digests[0].call, 123u);
+  EXPECT_EQ(file.digests[0].value, 0xfeedu);
+  EXPECT_EQ(file.digests[0].bytes, 4096u);
+  EXPECT_EQ(file.digests[0].seq, 17u);
+  EXPECT_EQ(file.digests[0].comm, 2u);
+  EXPECT_TRUE(file.digests[0].output);
+}
+
+// A file of format 1.0 has zeros where 1.1 has counts, and zero would mean that nothing ever started.
+TEST_F(TraceFixture, AnOlderFileDoesNotSayWhatItsFormatLacked) {
+  open();
+  CommSlot& slot = trace_.comms[0];
+  slot.coll_started.store(UINT64_MAX);
+  slot.coll_completed.store(UINT64_MAX);
+  slot.serial.store(1);
+  EXPECT_EQ(read().comms.at(0).p2p_started, std::optional<uint64_t>(0));
+  trace_.header->version_minor = 0;
+  const TraceFile old = read();
+  ASSERT_EQ(old.comms.size(), 1u);
+  EXPECT_EQ(old.comms[0].p2p_started, std::nullopt);
+  EXPECT_EQ(old.comms[0].coll_started, std::nullopt);
+  EXPECT_EQ(old.states, StatesKnown::no_driver);
+}
+
+TEST_F(TraceFixture, TheEnvironmentIsFoundByName) {
+  open();
+  const std::string text = "environment\nNCCL_DEBUG=WARN\nNCCL_ALGO=Ring";
+  ArenaHeader* header = arena_reserve(trace_, ArenaKind::text, text.size());
+  ASSERT_NE(header, nullptr);
+  memcpy(arena_body(header), text.data(), text.size());
+  arena_commit(header);
+  const TraceFile file = read();
+  EXPECT_EQ(file.environment("NCCL_DEBUG"), std::optional<std::string>("WARN"));
+  EXPECT_EQ(file.environment("NCCL_ALGO"), std::optional<std::string>("Ring"));
+  EXPECT_EQ(file.environment("NCCL"), std::nullopt);
+}
+
 }  // namespace
 }  // namespace lockstep::trace

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: MIT
+//
+// A program that uses NCCL with CUDA streams, in the way its first argument names, for tests of host waits and of the states
+// of operations. Prints what it saw, so that a run with the shim can be compared with one without it.
+
+#include <errno.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <string>
+
+#include "interpose/abi/nccl.h"
+
+extern "C" {
+int cudaStreamSynchronize(void*);
+int cudaStreamSynchronize_ptsz(void*);
+int cudaEventSynchronize(void*);
+int cudaDeviceSynchronize();
+int cudaEventCreate(void**);
+int cudaEventRecord(void*, void*);
+int cudaStreamWaitEvent(void*, void*, unsigned);
+int cudaGraphLaunch(void*, void*);
+int cudaMemcpy(void*, const void*, size_t, int);
+int cuStreamSynchronize(void*);
+void fake_cuda_release(uint64_t);
+uint64_t fake_cuda_tickets();
+void fake_cuda_capture(int);
+void fake_cuda_block_queries(int);
+int fake_cuda_events_under_capture();
+int fake_cuda_queries();
+}
+
+namespace {
+
+void* const stream = reinterpret_cast<void*>(0x77);
+void* const other_stream = reinterpret_cast<void*>(0x78);
+char buffer[64];
+
+ncclComm_t init() {
+  ncclUniqueId id;
+  ncclGetUniqueId(&id);
+  ncclComm_t comm = nullptr;
+  ncclCommInitRank(&comm, 4, id, 1);
+  return comm;
+}
+
+void all_reduce(ncclComm_t comm, size_t count = 8, void* on = stream) {
+  ncclAllReduce(buffer, buffer, count, ncclFloat32, ncclSum, comm, static_cast<cudaStream_t>(on));
+}
+
+void say(const char* what, int result) {
+  printf("%s %d %d\n", what, result, errno);
+  errno = ENOTTY;
+}
+
+// Each host call once; the same again before there is a communicator, when nothing may be recorded.
+void one_of_each() {
+  void* event = nullptr;
+  char to[8], from[8] = "copied";
+  say("event", cudaEventCreate(&event));
+  say("record", cudaEventRecord(event, stream));
+  fake_cuda_release(UINT64_MAX);
+  say("stream", cudaStreamSynchronize(stream));
+  say("stream_ptsz", cudaStreamSynchronize_ptsz(other_stream));
+  say("event", cudaEventSynchronize(event));
+  say("device", cudaDeviceSynchronize());
+  say("copy", cudaMemcpy(to, from, sizeof from, 1));
+  say("bad copy", cudaMemcpy(to, from, sizeof from, 7));
+  say("wait", cudaStreamWaitEvent(other_stream, event, 0));
+  say("graph", cudaGraphLaunch(reinterpret_cast<void*>(0x99), stream));
+  say("driver", cuStreamSynchronize(stream));
+  printf("%s\n", to);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::string what = argc > 1 ? argv[1] : "";
+  errno = ENOTTY;
+  if (what == "hosts") {
+    one_of_each();
+    ncclComm_t comm = init();
+    all_reduce(comm);
+    errno = ENOTTY;
+    one_of_each();
+  }
+  if (what == "stuck") {  // an operation that never completes, and a host that waits for it
+    ncclComm_t comm = init();
+    for (int i = 0; i < 3; i++) all_reduce(comm);
+    void* event = nullptr;
+    cudaEventCreate(&event);
+    cudaEventRecord(event, stream);
+    fprintf(stderr, "ready\n");
+    cudaEventSynchronize(event);
+  }
+  return 0;
+}
