@@ -30,6 +30,11 @@ ncclResult_t run(Tag<Fn::CommInitRankConfig>, ncclComm_t* comm, int nranks, nccl
                  ncclConfig_t* config);
 ncclResult_t run(Tag<Fn::CommInitAll>, ncclComm_t* comms, int ndev, const int* devlist);
 ncclResult_t run(Tag<Fn::CommSplit>, ncclComm_t comm, int color, int key, ncclComm_t* newcomm, ncclConfig_t* config);
+ncclResult_t run(Tag<Fn::CommInitRankScalable>, ncclComm_t* comm, int nranks, int rank, int ids, ncclUniqueId* id,
+                 ncclConfig_t* config);
+ncclResult_t run(Tag<Fn::CommShrink>, ncclComm_t comm, int* excluded, int count, ncclComm_t* newcomm,
+                 ncclConfig_t* config, int flags);
+ncclResult_t run(Tag<Fn::CommRevoke>, ncclComm_t comm, int flags);
 ncclResult_t run(Tag<Fn::CommFinalize>, ncclComm_t comm);
 ncclResult_t run(Tag<Fn::CommDestroy>, ncclComm_t comm);
 ncclResult_t run(Tag<Fn::CommAbort>, ncclComm_t comm);
@@ -43,6 +48,14 @@ ncclResult_t run(Tag<Fn::MemAlloc>, void** ptr, size_t size);
 ncclResult_t run(Tag<Fn::MemFree>, void* ptr);
 ncclResult_t run(Tag<Fn::CommRegister>, ncclComm_t comm, void* buff, size_t size, void** handle);
 ncclResult_t run(Tag<Fn::CommDeregister>, ncclComm_t comm, void* handle);
+
+ncclResult_t run(Tag<Fn::CommWindowRegister>, ncclComm_t comm, void* buff, size_t size, ncclWindow_t* win, int flags);
+ncclResult_t run(Tag<Fn::CommWindowDeregister>, ncclComm_t comm, ncclWindow_t win);
+
+// reduction operators
+ncclResult_t run(Tag<Fn::RedOpCreatePreMulSum>, ncclRedOp_t* op, void* scalar, ncclDataType_t dtype,
+                 ncclScalarResidence_t residence, ncclComm_t comm);
+ncclResult_t run(Tag<Fn::RedOpDestroy>, ncclRedOp_t op, ncclComm_t comm);
 
 // operations
 ncclResult_t run(Tag<Fn::AllReduce>, const void* send, void* recv, size_t count, ncclDataType_t dtype, ncclRedOp_t op,
@@ -69,6 +82,7 @@ ncclResult_t run(Tag<Fn::Recv>, void* recv, size_t count, ncclDataType_t dtype, 
                  cudaStream_t stream);
 ncclResult_t run(Tag<Fn::GroupStart>);
 ncclResult_t run(Tag<Fn::GroupEnd>);
+ncclResult_t run(Tag<Fn::GroupSimulateEnd>, ncclSimInfo_t* info);
 
 inline ncclResult_t refuse(const char* name) {
   warn_loudly("nccl%s is not in the host runtime yet", name);

@@ -10,7 +10,6 @@
 #include <string_view>
 
 #include "reference/nccl/log.h"
-#include "reference/nccl/reduce.h"
 
 namespace lockstep::nccl {
 namespace {
@@ -36,7 +35,7 @@ Mismatch mismatch_rule() {
 }
 
 // Of the step at work; kept, for an allocation costs as much as reducing a few numbers.
-thread_local std::vector<const std::byte*> t_inputs;
+thread_local std::vector<Input> t_inputs;
 
 size_t chunks(size_t bytes) { return (bytes + kMismatchChunkBytes - 1) / kMismatchChunkBytes; }
 bool sizes_agree(size_t a, size_t b) {
@@ -114,6 +113,7 @@ Step Collective::publish() {
   mine.fn = static_cast<uint32_t>(call_.fn);
   mine.root = call_.root;
   mine.bytes = block();
+  mine.scale = call_.scale_now();
   // The same for all ranks of a correct program, root or not.
   const size_t total = call_.fn == Fn::ReduceScatter ? block() * static_cast<size_t>(comm_.nranks) : block();
   mine.is_inline = total <= kInlineBytes ? 1 : 0;
@@ -174,6 +174,7 @@ void Collective::settle() {
   span_ = block();
   for (int r = 0; r < comm_.nranks; ++r) span_ = std::min<size_t>(span_, descriptor(r).bytes);
   keep_own_tail();
+  order_ = order_of(comm_, call_, span_);
   if (all_inline()) {
     small();
     state_ = State::over;
@@ -207,18 +208,17 @@ const std::byte* Collective::input(int rank, size_t offset) const {
   const size_t block_at = call_.fn == Fn::ReduceScatter ? theirs.bytes * static_cast<size_t>(comm_.rank) : 0;
   return at + block_at + offset;
 }
-bool Collective::inputs(size_t offset, std::vector<const std::byte*>& out) const {
+bool Collective::inputs(size_t offset, std::vector<Input>& out) const {
   out.clear();
   for (int r = 0; r < comm_.nranks; ++r) {
-    out.push_back(input(r, offset));
-    if (out.back() == nullptr) return false;
+    out.push_back({input(r, offset), descriptor(r).scale});
+    if (out.back().data == nullptr) return false;
   }
   return true;
 }
 
 void Collective::reduce_into(std::byte* dst, size_t offset, size_t bytes) {
-  if (inputs(offset, t_inputs))
-    reduce({call_.dtype, call_.op, comm_.nranks}, dst, t_inputs, bytes / abi::dtype_size(call_.dtype));
+  if (inputs(offset, t_inputs)) reduce_in_order(order_, dst, t_inputs, offset, bytes);
 }
 
 void Collective::small() {
@@ -266,7 +266,7 @@ Step Collective::slice() {
     const size_t piece =
         std::min(kStepBytes / static_cast<size_t>(comm_.nranks) / kLine * kLine + kLine, slice_end_ - at);
     if (!inputs(at, t_inputs)) return Step::waiting;  // a peer has died
-    reduce({call_.dtype, call_.op, comm_.nranks}, home + at, t_inputs, piece / abi::dtype_size(call_.dtype));
+    reduce_in_order(order_, home + at, t_inputs, at, piece);
     done_ += piece;
     return Step::progressed;
   }

@@ -19,7 +19,9 @@
 #include <vector>
 
 #include "reference/cuda/op.h"
+#include "reference/nccl/algorithm.h"
 #include "reference/nccl/comm.h"
+#include "reference/nccl/reduce.h"
 
 namespace lockstep::nccl {
 
@@ -63,7 +65,7 @@ class Collective {
   bool all_inline() const;
   void small();
   const std::byte* input(int rank, size_t offset) const;
-  bool inputs(size_t offset, std::vector<const std::byte*>& out) const;
+  bool inputs(size_t offset, std::vector<Input>& out) const;
   host::Step slice();
   host::Step gather();
   host::Step copy_blocks();
@@ -84,6 +86,7 @@ class Collective {
   int peer_ = 0;     // whose block is being copied
   Staging send_staging_;
   Staging recv_staging_;
+  Order order_;
 };
 
 }  // namespace lockstep::nccl

@@ -17,7 +17,11 @@
 
 #include "interpose/abi/functions.h"
 #include "reference/cuda/api.h"
+#include "reference/nccl/config.h"
 #include "reference/nccl/control.h"
+#include "reference/nccl/redop.h"
+#include "reference/nccl/reduce.h"
+#include "reference/nccl/registration.h"
 
 namespace lockstep::nccl {
 
@@ -37,28 +41,49 @@ struct Call {
   int root = 0;
   cudaStream_t stream = nullptr;
 
+  // Set where the arguments are checked:
+  Arithmetic arithmetic = Arithmetic::sum;
+  uint64_t scale = 0;                             // see Input in reduce.h
+  const void* scale_at = nullptr;                 // where that is read when the operation starts, if not null
+  int64_t corrupt = -1;                           // element of the result to spoil; see fault.h
+  std::shared_ptr<host::Stream> queue = nullptr;  // what `stream` meant to the caller; nullptr: nothing
+
+  uint64_t scale_now() const;
   size_t bytes() const { return count * abi::dtype_size(dtype); }
 };
+
+struct GroupWork;  // see group.h
 
 struct Comm {
   int rank = 0;
   int nranks = 0;
   int device = 0;
-  uint64_t hash = 0;  // equal on all ranks; see interpose/abi/comm_hash.h
-  int splits = 0;     // of this communicator so far
-  std::string name;
+  uint64_t hash = 0;   // equal on all ranks; see interpose/abi/comm_hash.h
+  int splits = 0;      // and shrinks, of this communicator so far
+  int world_rank = 0;  // for LOCKSTEP_HOST_FAULT; see fault.h
+  CommConfig config;
   std::shared_ptr<Control> control;
   std::vector<bool> same_process;  // by rank
   bool all_same_process = false;
 
   std::atomic<bool> ready{false};
   std::atomic<bool> aborted{false};
+  std::atomic<bool> revoked{false};
   std::atomic<int> stepping{0};  // an operation of this communicator is at work this moment
+  // ncclInProgress: a nonblocking communicator's last call is still at work on a thread of its own.
   std::atomic<int> async_error{ncclSuccess};
   std::atomic<bool> finalized{false};
 
-  std::mutex issue_mutex;  // "wait for the last one, then be the last one" is one act
-  host::Point last;        // where the last operation is
+  std::mutex issue_mutex;            // "wait for the last one, then be the last one" is one act
+  host::Point last;                  // where the last operation is
+  std::atomic<uint64_t> issued{0};   // operations so far
+  std::atomic<uint64_t> dropped{0};  // so many of them end at their next step: cut off by a revoke or a shrink
+  std::atomic<uint64_t> calls{0};    // operations asked for, for log lines
+  UserOps user_ops;
+  Registrations registrations;
+
+  std::mutex work_mutex;            // and of `control`, until there is one
+  std::shared_ptr<GroupWork> work;  // the nonblocking call that is at work
 
   // The operation that runs:
   uint64_t phase = 0;                    // the next one to enter
@@ -66,8 +91,10 @@ struct Comm {
   std::vector<uint64_t> sent, received;  // messages, by peer
   std::vector<std::shared_ptr<host::PeerHeap>> peer_heaps;
 
-  // The one split at a time:
+  // The one split, shrink or window at a time:
   uint64_t life_phase = 0;
+  uint64_t life_count = 0;
+  std::vector<uint64_t> shrinks_used;  // by leader; see shrink.cc
 
   Member& self() { return control->member(rank); }
   // In this process's memory; nullptr: the peer is gone, nothing will come.
@@ -82,7 +109,7 @@ void register_comm(const std::shared_ptr<Comm>& comm);
 void unregister_comm(const Comm& comm);
 std::shared_ptr<Comm> find_comm(ncclComm_t handle);  // nullptr: no such communicator (any more)
 
-// Something that takes part in a meeting of ranks on the host: joining a communicator, splitting one.
+// Something that takes its time, and may depend on what other ranks do: joining a communicator, splitting one, its end.
 class Job {
  public:
   virtual ~Job() = default;
@@ -91,16 +118,36 @@ class Job {
   virtual ncclResult_t result() const = 0;
 };
 
-// Runs jobs that may depend on each other (several ranks on one thread) to the end of all.
-ncclResult_t run_jobs(const std::vector<std::unique_ptr<Job>>& jobs);
+// Runs jobs that may depend on each other (several ranks on one thread) to the end of all, or until `given_up`.
+ncclResult_t run_jobs(const std::vector<std::unique_ptr<Job>>& jobs, const std::atomic<bool>* given_up = nullptr);
 
-// On success *out is a communicator that works once the job is over.
-ncclResult_t begin_init(const ncclUniqueId& id, int nranks, int rank, std::shared_ptr<Comm>& out,
-                        std::unique_ptr<Job>& job);
+struct InitRequest {
+  const char* name = "";  // of the call
+  ncclUniqueId id{};
+  int nranks = 0;
+  int rank = 0;
+  int device = 0;
+  bool all_on_one_thread = false;  // ncclCommInitAll
+  CommConfig config;
+};
+// On success `out` is a communicator that works once the job is over.
+ncclResult_t begin_init(const InitRequest& request, std::shared_ptr<Comm>& out, std::unique_ptr<Job>& job);
 // newcomm gets its handle, or NULL for a rank without a colour, when the job is over.
-std::unique_ptr<Job> begin_split(std::shared_ptr<Comm> parent, int color, int key, ncclComm_t* newcomm);
+std::unique_ptr<Job> begin_split(std::shared_ptr<Comm> parent, int color, int key, const CommConfig& config,
+                                 ncclComm_t* newcomm);
+// `excluded` is sorted and does not hold the caller.
+std::unique_ptr<Job> begin_shrink(std::shared_ptr<Comm> parent, std::vector<int> excluded, const CommConfig& config,
+                                  ncclComm_t* newcomm);
+// Over when all ranks of the communicator are there.
+std::unique_ptr<Job> begin_meeting(std::shared_ptr<Comm> comm);
+// Over when what has been issued is. Then the communicator is finished with, if it is to be destroyed.
+std::unique_ptr<Job> begin_end(std::shared_ptr<Comm> comm, bool destroys);
 
-ncclResult_t destroy(const std::shared_ptr<Comm>& comm);
+// Operations issued so far end at their next step; when this returns none of them touches the user's memory any more.
+void drop_operations(Comm& comm);
 void abort(const std::shared_ptr<Comm>& comm);
+
+// "0000:07:00.0" as a number, as NCCL's lines have it.
+inline long bus_id(const Comm& comm) { return static_cast<long>(comm.device + 1) << 12; }
 
 }  // namespace lockstep::nccl

@@ -164,6 +164,16 @@ bool Control::map_ranks(int nranks) {
   return ranks_ != nullptr;
 }
 
+void Control::forget_made() {
+  std::shared_ptr<Control> last;  // goes after the lock
+  Segments& all = segments();
+  const std::lock_guard all_lock(all.mutex);
+  const auto found = all.made.find({header().nonce[0], header().nonce[1]});
+  if (found == all.made.end()) return;
+  last = std::move(found->second);
+  all.made.erase(found);
+}
+
 void Control::close_when_complete() {
   if (!complete(header())) return;
   Segments& all = segments();
@@ -174,7 +184,7 @@ void Control::close_when_complete() {
   fd_ = -1;
 }
 
-ncclResult_t make_unique_id(ncclUniqueId* out) {
+static Id own_id() {
   Id id{};
   std::memcpy(id.magic, kMagic, sizeof kMagic);
   const std::string boot = read_text("/proc/sys/kernel/random/boot_id");
@@ -182,7 +192,12 @@ ncclResult_t make_unique_id(ncclUniqueId* out) {
   id.pid = getpid();
   id.process_start = process_start_ticks();
   id.pid_namespace = pid_namespace();
-  id.fd = memfd_create("lockstep-host-comm", MFD_CLOEXEC);
+  return id;
+}
+
+ncclResult_t make_unique_id(ncclUniqueId* out, const char* name) {
+  Id id = own_id();
+  id.fd = memfd_create(name, MFD_CLOEXEC);
   std::byte* header = nullptr;
   if (id.fd >= 0 && ftruncate(id.fd, kHeaderBytes) == 0 && getrandom(id.nonce, sizeof id.nonce, 0) == sizeof id.nonce)
     header = map_part(id.fd, 0, kHeaderBytes);
@@ -203,6 +218,27 @@ ncclResult_t make_unique_id(ncclUniqueId* out) {
   std::memset(out, 0, sizeof *out);
   std::memcpy(out, &id, sizeof id);
   return ncclSuccess;
+}
+
+ncclResult_t open_incomplete_segment(int pid, int fd, std::shared_ptr<Control>& control) {
+  char path[64];
+  std::snprintf(path, sizeof path, "/proc/%d/fd/%d", pid, fd);
+  const int file = open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK);
+  std::byte* const header = file < 0 ? nullptr : map_part(file, 0, kHeaderBytes);
+  if (header == nullptr) {
+    if (file >= 0) close(file);
+    return ncclInProgress;
+  }
+  Control seen(file, header);
+  if (std::memcmp(seen.header().magic, kMagic, sizeof kMagic) != 0 || complete(seen.header())) return ncclInProgress;
+  Id id = own_id();
+  id.pid = pid;
+  id.process_start = start_ticks(pid);
+  id.fd = fd;
+  std::memcpy(id.nonce, seen.header().nonce, sizeof id.nonce);
+  ncclUniqueId whole{};
+  std::memcpy(&whole, &id, sizeof id);
+  return open_unique_id(whole, control);
 }
 
 ncclResult_t open_unique_id(const ncclUniqueId& in, std::shared_ptr<Control>& control) {

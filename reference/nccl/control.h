@@ -15,7 +15,7 @@
 //                 phases, a small one is over after the first. Two descriptors a rank are enough: a rank can be at most
 //                 one operation ahead of another that still reads.
 //   p2p           One Edge an ordered pair: the sender posts message n, the receiver copies it and counts `taken` up.
-//   life          The same as collectives, for calls that concern the communicator itself (split).
+//   life          The same as collectives, for calls that concern the communicator itself (split, windows).
 
 #pragma once
 
@@ -48,6 +48,7 @@ struct Descriptor {
   uint32_t reserved = 0;
   Location send;
   Location recv;
+  uint64_t scale = 0;  // what this rank multiplies its input by; see Input in reduce.h
   alignas(64) std::byte data[kInlineBytes];
 };
 
@@ -68,6 +69,13 @@ struct Cores {
   int count() const;  // at least 1
 };
 
+// What the first of the ranks that go on after a shrink tells the others: no meeting of all ranks is possible then.
+struct ShrinkRecord {
+  std::atomic<uint64_t> posted;   // counts up before and after each is written
+  std::atomic<uint64_t> members;  // which ranks it is for
+  ncclUniqueId id;
+};
+
 struct Member {
   std::atomic<uint32_t> claimed;
   int32_t pid;
@@ -79,6 +87,7 @@ struct Member {
   host::Bell bell;  // for messages to and from this rank
   Descriptor descriptors[2];
   LifeRecord life[2];
+  ShrinkRecord shrink;
 };
 
 struct alignas(64) Edge {
@@ -118,6 +127,8 @@ class Control {
     return reinterpret_cast<Edge*>(ranks_ + edges_at_)[static_cast<size_t>(from) * nranks_ + static_cast<size_t>(to)];
   }
 
+  // It was made here, and lives as long as whoever has it; see make_unique_id().
+  void forget_made();
   // Everybody has it mapped: nobody needs to open it any more.
   void close_when_complete();
 
@@ -132,8 +143,11 @@ class Control {
 };
 
 // ncclSuccess, or what is wrong with an id, told by warn().
-ncclResult_t make_unique_id(ncclUniqueId* id);
+// `name` is what the memory is called where the kernel lists it.
+ncclResult_t make_unique_id(ncclUniqueId* id, const char* name = "lockstep-host-comm");
 ncclResult_t open_unique_id(const ncclUniqueId& id, std::shared_ptr<Control>& control);
+// The memory behind a descriptor of another process. ncclInProgress: it is gone, or all its ranks have joined already.
+ncclResult_t open_incomplete_segment(int pid, int fd, std::shared_ptr<Control>& control);
 
 uint64_t process_start_ticks();
 

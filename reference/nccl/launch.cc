@@ -27,7 +27,9 @@ class Marker final : public host::Op {
 
 class Launch final : public host::Op {
  public:
-  Launch(std::shared_ptr<Comm> comm, const std::vector<Call>& calls) : comm_(std::move(comm)), messages_(*comm_) {
+  // `number`: of this operation among those of the communicator, from 1.
+  Launch(std::shared_ptr<Comm> comm, const std::vector<Call>& calls, uint64_t number)
+      : comm_(std::move(comm)), number_(number), messages_(*comm_) {
     collectives_.reserve(static_cast<size_t>(std::count_if(calls.begin(), calls.end(), std::not_fn(is_message))));
     for (const Call& call : calls) {
       if (is_message(call))
@@ -37,10 +39,11 @@ class Launch final : public host::Op {
     }
   }
 
-  // Whoever aborts waits for `stepping` to become zero; see abort().
+  // Whoever cuts operations off waits for `stepping` to become zero; see abort().
   Step step() override {
     comm_->stepping.fetch_add(1);
-    const Step result = comm_->aborted.load() ? Step::done : work();
+    const bool cut_off = comm_->aborted.load() || number_ <= comm_->dropped.load();
+    const Step result = cut_off ? Step::done : work();
     comm_->stepping.fetch_sub(1);
     return result;
   }
@@ -61,61 +64,66 @@ class Launch final : public host::Op {
   }
 
   const std::shared_ptr<Comm> comm_;
+  const uint64_t number_;
   std::vector<Collective> collectives_;
   size_t next_ = 0;  // of them
   Messages messages_;
 };
 
-std::shared_ptr<host::Stream> stream_of(const Comm& comm, const Call& call) {
-  auto stream = api().stream(call.stream, comm.device);
-  if (!stream)
-    warn("Cuda failure 'invalid resource handle': stream %p does not exist", static_cast<void*>(call.stream));
-  return stream;
+ncclResult_t check_queue(const Call& call) {
+  if (call.queue) return ncclSuccess;
+  warn("Cuda failure 'invalid resource handle': stream %p does not exist", static_cast<void*>(call.stream));
+  return ncclUnhandledCudaError;
 }
 
-ncclResult_t streams_of(const Comm& comm, const std::vector<Call>& calls,
-                        std::vector<std::shared_ptr<host::Stream>>& streams) {
-  for (const Call& call : calls) {
-    auto stream = stream_of(comm, call);
-    if (!stream) return ncclUnhandledCudaError;
-    if (std::find(streams.begin(), streams.end(), stream) == streams.end()) streams.push_back(std::move(stream));
-  }
-  return ncclSuccess;
+using Streams = std::vector<std::shared_ptr<host::Stream>>;
+
+Streams streams_of(const std::vector<Call>& calls) {
+  Streams streams;
+  for (const Call& call : calls)
+    if (std::find(streams.begin(), streams.end(), call.queue) == streams.end()) streams.push_back(call.queue);
+  return streams;
 }
 
-// With issue_mutex held. Most of the time the last operation is over, and there is nothing to wait for.
-std::vector<host::Point> after_the_last(const Comm& comm) {
-  if (comm.last.reached()) return {};
-  return {comm.last};
+// Makes a new operation of the calls each time it is called, with its place in the communicator's order of now. Most of
+// the time the last operation is over, and there is nothing to wait for.
+host::Point start(const std::shared_ptr<Comm>& comm, const std::vector<Call>& calls,
+                  const std::shared_ptr<host::Stream>& stream, std::vector<host::Point> after) {
+  const std::lock_guard lock(comm->issue_mutex);
+  const uint64_t number = comm->issued.fetch_add(1) + 1;
+  if (!comm->last.reached()) after.push_back(comm->last);
+  comm->last = api().submit(stream, std::make_unique<Launch>(comm, calls, number), std::move(after));
+  return comm->last;
+}
+
+ncclResult_t check_call(const Comm& comm, const Call& call) {
+  if (const ncclResult_t result = check_queue(call); result != ncclSuccess) return result;
+  Algorithm algorithm{};
+  return is_message(call) ? ncclSuccess : choose_algorithm(comm, call, algorithm);
 }
 
 }  // namespace
 
 ncclResult_t launch_one(const std::shared_ptr<Comm>& comm, const Call& call) {
-  auto stream = stream_of(*comm, call);
-  if (!stream) return ncclUnhandledCudaError;
+  if (const ncclResult_t result = check_call(*comm, call); result != ncclSuccess) return result;
   const std::vector<Call> calls{call};
   if (!self_messages_pair(*comm, calls)) return ncclInvalidUsage;
-  const std::lock_guard lock(comm->issue_mutex);
-  comm->last = api().submit(stream, std::make_unique<Launch>(comm, calls), after_the_last(*comm));
+  start(comm, calls, call.queue, {});
   return ncclSuccess;
 }
 
 ncclResult_t check_launch(const Comm& comm, const std::vector<Call>& calls) {
-  std::vector<std::shared_ptr<host::Stream>> streams;
-  if (const ncclResult_t result = streams_of(comm, calls, streams); result != ncclSuccess) return result;
+  for (const Call& call : calls)
+    if (const ncclResult_t result = check_call(comm, call); result != ncclSuccess) return result;
   return self_messages_pair(comm, calls) ? ncclSuccess : ncclInvalidUsage;
 }
 
-ncclResult_t launch(const std::shared_ptr<Comm>& comm, const std::vector<Call>& calls) {
-  std::vector<std::shared_ptr<host::Stream>> streams;
-  if (const ncclResult_t result = streams_of(*comm, calls, streams); result != ncclSuccess) return result;
-  const std::lock_guard lock(comm->issue_mutex);
-  std::vector<host::Point> after = after_the_last(*comm);
+void launch(const std::shared_ptr<Comm>& comm, const std::vector<Call>& calls) {
+  const Streams streams = streams_of(calls);
+  std::vector<host::Point> after;
   for (size_t s = 1; s < streams.size(); ++s) after.push_back(api().tail(streams[s]));
-  comm->last = api().submit(streams.front(), std::make_unique<Launch>(comm, calls), std::move(after));
-  for (size_t s = 1; s < streams.size(); ++s) api().submit(streams[s], std::make_unique<Marker>(), {comm->last});
-  return ncclSuccess;
+  const host::Point end = start(comm, calls, streams.front(), std::move(after));
+  for (size_t s = 1; s < streams.size(); ++s) api().submit(streams[s], std::make_unique<Marker>(), {end});
 }
 
 }  // namespace lockstep::nccl

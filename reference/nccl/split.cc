@@ -2,6 +2,7 @@
 //
 // ncclCommSplit. All ranks of the parent meet twice: first everybody has said its colour and key; then the first rank
 // of every new communicator has made and published its unique id, with which its members join as in ncclCommInitRank.
+// And the meeting of all ranks by itself, for calls that need nothing else.
 
 #include <algorithm>
 #include <tuple>
@@ -15,10 +16,41 @@ namespace {
 
 using host::Step;
 
+bool have_met(Comm& comm, uint64_t phase) {
+  return comm.control->header().life_arrivals.load() >= static_cast<uint64_t>(comm.nranks) * (phase + 1);
+}
+uint64_t arrive(Comm& comm) {
+  Header& header = comm.control->header();
+  const uint64_t phase = comm.life_phase++;
+  header.life_arrivals.fetch_add(1);
+  if (have_met(comm, phase)) header.life_bell.ring();
+  return phase;
+}
+
+class MeetingJob final : public Job {
+ public:
+  explicit MeetingJob(std::shared_ptr<Comm> comm) : comm_(std::move(comm)) {}
+  Step step() override {
+    if (!begun_) {
+      begun_ = true;
+      phase_ = arrive(*comm_);
+      return Step::progressed;
+    }
+    return comm_->aborted.load() || have_met(*comm_, phase_) ? Step::done : Step::waiting;
+  }
+  host::Bell& bell() override { return comm_->control->header().life_bell; }
+  ncclResult_t result() const override { return comm_->aborted.load() ? ncclInternalError : ncclSuccess; }
+
+ private:
+  const std::shared_ptr<Comm> comm_;
+  bool begun_ = false;
+  uint64_t phase_ = 0;
+};
+
 class SplitJob final : public Job {
  public:
-  SplitJob(std::shared_ptr<Comm> parent, int color, int key, ncclComm_t* newcomm)
-      : parent_(std::move(parent)), color_(color), key_(key), newcomm_(newcomm) {}
+  SplitJob(std::shared_ptr<Comm> parent, int color, int key, CommConfig config, ncclComm_t* newcomm)
+      : parent_(std::move(parent)), color_(color), key_(key), config_(std::move(config)), newcomm_(newcomm) {}
 
   Step step() override {
     switch (state_) {
@@ -42,12 +74,9 @@ class SplitJob final : public Job {
   enum class State { start, colors, ids, joining, over };
 
   LifeRecord& record(int rank) const { return parent_->control->member(rank).life[index_ % 2]; }
-  uint64_t all(uint64_t phase) const { return static_cast<uint64_t>(parent_->nranks) * (phase + 1); }
-  bool met() const { return parent_->control->header().life_arrivals.load() >= all(my_phase_); }
+  bool met() const { return have_met(*parent_, my_phase_); }
   Step arrive(State next) {
-    Header& header = parent_->control->header();
-    my_phase_ = parent_->life_phase++;
-    if (header.life_arrivals.fetch_add(1) + 1 >= all(my_phase_)) header.life_bell.ring();
+    my_phase_ = lockstep::nccl::arrive(*parent_);
     state_ = next;
     return Step::progressed;
   }
@@ -60,7 +89,8 @@ class SplitJob final : public Job {
   Step waiting() { return parent_->aborted.load() ? over(ncclInternalError) : Step::waiting; }
 
   Step start() {
-    index_ = static_cast<uint64_t>(parent_->splits++);
+    index_ = parent_->life_count++;
+    split_number_ = ++parent_->splits;
     LifeRecord& mine = record(parent_->rank);
     mine.color = color_;
     mine.key = key_;
@@ -85,28 +115,36 @@ class SplitJob final : public Job {
 
   Step join() {
     if (color_ == NCCL_SPLIT_NOCOLOR) return over(ncclSuccess);
-    const ncclUniqueId id = record(leader_).id;
-    const ncclResult_t result = begin_init(id, size_, rank_, child_, child_job_);
+    InitRequest request;
+    request.name = "ncclCommSplit";
+    request.id = record(leader_).id;
+    request.nranks = size_;
+    request.rank = rank_;
+    request.device = parent_->device;
+    request.config = config_;
+    const ncclResult_t result = begin_init(request, child_, child_job_);
     if (result != ncclSuccess) return over(result);
-    child_->device = parent_->device;
-    child_->hash = abi::comm_hash_of_child(parent_->hash, static_cast<int32_t>(index_) + 1, color_);
+    child_->world_rank = parent_->world_rank;
+    child_->hash = abi::comm_hash_of_child(parent_->hash, split_number_, color_);
     state_ = State::joining;
     return Step::progressed;
   }
   Step joining() {
     const Step step = child_job_->step();
     if (step != Step::done) return step;
-    if (child_job_->result() == ncclSuccess) *newcomm_ = handle_of(*child_);
+    if (child_job_->result() == ncclSuccess) __atomic_store_n(newcomm_, handle_of(*child_), __ATOMIC_RELEASE);
     return over(child_job_->result());
   }
 
   const std::shared_ptr<Comm> parent_;
   const int color_;
   const int key_;
+  const CommConfig config_;
   ncclComm_t* const newcomm_;
   State state_ = State::start;
   ncclResult_t result_ = ncclSuccess;
-  uint64_t index_ = 0;
+  uint64_t index_ = 0;    // among the meetings of the parent, for the record's place
+  int split_number_ = 0;  // among its splits and shrinks, for the child's identity
   uint64_t my_phase_ = 0;
   int size_ = 0;
   int rank_ = 0;
@@ -117,8 +155,10 @@ class SplitJob final : public Job {
 
 }  // namespace
 
-std::unique_ptr<Job> begin_split(std::shared_ptr<Comm> parent, int color, int key, ncclComm_t* newcomm) {
-  return std::make_unique<SplitJob>(std::move(parent), color, key, newcomm);
+std::unique_ptr<Job> begin_split(std::shared_ptr<Comm> parent, int color, int key, const CommConfig& config,
+                                 ncclComm_t* newcomm) {
+  return std::make_unique<SplitJob>(std::move(parent), color, key, config, newcomm);
 }
+std::unique_ptr<Job> begin_meeting(std::shared_ptr<Comm> comm) { return std::make_unique<MeetingJob>(std::move(comm)); }
 
 }  // namespace lockstep::nccl

@@ -313,8 +313,6 @@ TEST(Collectives, RefuseWhatTheyCannotDo) {
     const auto all_reduce_of = [&](ncclDataType_t type, ncclRedOp_t op) {
       return ncclAllReduce(data.data, data.data, 4, type, op, me.comm, me.stream);
     };
-    EXPECT_EQ(ncclInvalidUsage, all_reduce_of(ncclFloat8e4m3, ncclSum));
-    EXPECT_NE(nullptr, std::strstr(ncclGetLastError(me.comm), "float8_e4m3")) << ncclGetLastError(me.comm);
     EXPECT_EQ(ncclInvalidArgument, all_reduce_of(static_cast<ncclDataType_t>(13), ncclSum));
     EXPECT_STREQ("AllReduce : invalid type 13", ncclGetLastError(me.comm));
     EXPECT_EQ(ncclInvalidArgument, all_reduce_of(ncclFloat, static_cast<ncclRedOp_t>(7)));

@@ -20,10 +20,17 @@ namespace {
 
 template <class T>
 std::vector<T> reduced(ncclDataType_t dtype, ncclRedOp_t op, const std::vector<std::vector<T>>& inputs) {
-  std::vector<const std::byte*> pointers;
-  for (const auto& input : inputs) pointers.push_back(reinterpret_cast<const std::byte*>(input.data()));
+  const int n = static_cast<int>(inputs.size());
+  Reduction how{dtype, static_cast<Arithmetic>(op), n};
+  uint64_t scale = 0;
+  if (op == ncclAvg) {
+    how.arithmetic = is_integer(dtype) ? Arithmetic::divided_sum : Arithmetic::scaled_sum;
+    scale = reciprocal_bits(dtype, n);
+  }
+  std::vector<Input> pointers;
+  for (const auto& input : inputs) pointers.push_back({reinterpret_cast<const std::byte*>(input.data()), scale});
   std::vector<T> out(inputs[0].size());
-  reduce({dtype, op, static_cast<int>(inputs.size())}, reinterpret_cast<std::byte*>(out.data()), pointers, out.size());
+  reduce(how, reinterpret_cast<std::byte*>(out.data()), pointers, out.size());
   return out;
 }
 
@@ -126,9 +133,9 @@ TEST(Reduce, MayOverwriteAnyInput) {
     std::vector<std::vector<float>> inputs(4, std::vector<float>(kCount));
     for (size_t r = 0; r < 4; ++r)
       for (size_t i = 0; i < kCount; ++i) inputs[r][i] = static_cast<float>(r * kCount + i);
-    std::vector<const std::byte*> pointers;
-    for (const auto& input : inputs) pointers.push_back(reinterpret_cast<const std::byte*>(input.data()));
-    reduce({ncclFloat32, ncclSum, 4}, reinterpret_cast<std::byte*>(inputs[target].data()), pointers, kCount);
+    std::vector<Input> pointers;
+    for (const auto& input : inputs) pointers.push_back({reinterpret_cast<const std::byte*>(input.data())});
+    reduce({ncclFloat32, Arithmetic::sum, 4}, reinterpret_cast<std::byte*>(inputs[target].data()), pointers, kCount);
     for (size_t i = 0; i < kCount; ++i) ASSERT_EQ(static_cast<float>(6 * kCount + 4 * i), inputs[target][i]) << i;
   }
 }
