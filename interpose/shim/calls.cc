@@ -15,9 +15,11 @@
 
 #include "interpose/shim/clock.h"
 #include "interpose/shim/comms.h"
+#include "interpose/shim/driver.h"
 #include "interpose/shim/lifecycle.h"
 #include "interpose/shim/recorder.h"
 #include "interpose/shim/stacks.h"
+#include "interpose/shim/states.h"
 #include "interpose/trace/writer.h"
 
 namespace lockstep::shim {
@@ -136,15 +138,60 @@ void give_back(std::atomic<uint64_t>* counter) {
 
 bool failed(ncclResult_t result) { return result != ncclSuccess && result != ncclInProgress; }
 
-void end_operation(Call& call, ThreadState& thread, ncclResult_t result, uint64_t stamp) {
+void* handle_of(uint64_t stream) { return reinterpret_cast<void*>(stream); }
+
+void note_stream(Call& call, const CallArgs& args, BeginFields& f) {
+  const StreamUse use = use_of(args.stream);
+  call.watchable = use == StreamUse::free;
+  if (use != StreamUse::capturing) return;
+  f.flags |= trace::kCaptured;
+  recorder.trace.status->captured_calls.fetch_add(1, std::memory_order_relaxed);
+  if (!call.comm) return;
+  call.comm->slot->captured.fetch_add(1, std::memory_order_relaxed);
+  go_blind(call.comm, trace::kBlindGraph, "graph capture");
+}
+
+// The group acts as posted on the streams of its members, all at once: one probe a communicator watches them all.
+void watch_group(ThreadState& thread) {
+  constexpr unsigned kMost = 8;
+  const Comm* watched[kMost];
+  unsigned count = 0;
+  for (uint32_t i = 0; i < thread.member_count && count < kMost; i++) {
+    GroupMember& member = thread.members[i];
+    if (!member.watchable) continue;
+    bool known = false;
+    for (unsigned k = 0; k < count; k++) known |= watched[k] == member.comm;
+    if (known) continue;
+    watched[count++] = member.comm;
+    member.probe = watch_start(*member.comm, handle_of(member.stream));
+  }
+}
+
+void group_was_launched(const ThreadState& thread, bool launched) {
+  for (uint32_t i = 0; i < thread.member_count; i++) {
+    const GroupMember& member = thread.members[i];
+    if (!member.probe) continue;
+    const trace::CommSlot& slot = *member.comm->slot;
+    watch_launched(member.probe, handle_of(member.stream), launched, slot.coll_returned.load(std::memory_order_relaxed),
+                   slot.p2p_returned.load(std::memory_order_relaxed));
+  }
+}
+
+void end_operation(Call& call, const CallArgs& args, ThreadState& thread, ncclResult_t result, uint64_t stamp) {
   if (failed(result)) {
     give_back(call.called);
     give_back(call.edge);
   } else {
     if (call.returned) call.returned->fetch_add(1, std::memory_order_relaxed);
     if (thread.group_depth && call.called)
-      add_member(thread, {call.comm, call.called, call.returned, call.edge, nullptr, call.begin + 1});
+      add_member(thread, {call.comm, call.called, call.returned, call.edge, nullptr, call.begin + 1, args.stream,
+                          call.watchable, nullptr});
     if (call.comm && result == ncclSuccess && thread.group_depth == 0) comm_proved_ready(*call.comm, stamp);
+  }
+  if (call.probe) {
+    const trace::CommSlot& slot = *call.comm->slot;
+    watch_launched(call.probe, handle_of(args.stream), result == ncclSuccess,
+                   slot.coll_returned.load(std::memory_order_relaxed), slot.p2p_returned.load(std::memory_order_relaxed));
   }
   trace::CallSummary* s = call.summary;
   if (!s || s->event.load(std::memory_order_relaxed) != call.begin + 1) return;  // lapped by other threads' calls
@@ -159,6 +206,7 @@ void void_summary(const GroupMember& member) {
 
 void end_group(ThreadState& thread, Fn fn, ncclResult_t result, uint64_t stamp) {
   const bool launched = fn == Fn::GroupEnd && !failed(result);
+  group_was_launched(thread, fn == Fn::GroupEnd && result == ncclSuccess);
   for (uint32_t i = 0; i < thread.member_count; i++) {
     const GroupMember& member = thread.members[i];
     if (member.new_handle) {
@@ -218,6 +266,8 @@ void begin_call(Call& call, Fn fn, FunctionKind kind, const CallArgs& args) {
   call.made = nullptr;
   call.summary = nullptr;
   call.called = call.returned = call.edge = nullptr;
+  call.probe = nullptr;
+  call.watchable = false;
 
   BeginFields f;
   f.stamp = stamp;
@@ -244,12 +294,15 @@ void begin_call(Call& call, Fn fn, FunctionKind kind, const CallArgs& args) {
   if (enqueues(kind)) {
     thread.comm_calls++;
     if (call.comm) call.comm->slot->last_stream.store(args.stream, std::memory_order_relaxed);
+    if (driver && !call.zero) note_stream(call, args, f);
     take_numbers(call, fn, kind, args, f);
   } else if (kind == FunctionKind::group_start || kind == FunctionKind::group_end)
     begin_group_call(call, fn, thread, f);
   else
     begin_lifecycle(call, fn, kind, args, f);
   write(call, thread, kind, f);
+  if (call.watchable && call.comm && thread.group_depth == 0) call.probe = watch_start(*call.comm, handle_of(args.stream));
+  if (fn == Fn::GroupEnd && thread.group_depth == 1 && driver) watch_group(thread);
 }
 
 void end_call(Call& call, Fn fn, FunctionKind kind, const CallArgs& args, ncclResult_t result) {
@@ -262,13 +315,13 @@ void end_call(Call& call, Fn fn, FunctionKind kind, const CallArgs& args, ncclRe
   const uint64_t stamp = stamp_now(recorder.tsc);
   uint32_t comm = call.comm ? call.comm->serial : 0;
   if (enqueues(kind))
-    end_operation(call, thread, result, stamp);
+    end_operation(call, args, thread, result, stamp);
   else if (group)
     end_group_call(thread, fn, result, stamp);
   else
     comm = end_lifecycle(call, fn, kind, args, result, stamp, thread);
   if (!call.comm && args.comm && result == ncclSuccess && !is_init(kind) && kind != FunctionKind::teardown)
-    adopt_comm(args.comm, stamp);
+    adopt_comm(args.comm, stamp, args.copy);
   uint64_t sequence;
   trace::Record* record = trace::reserve(recorder.trace, sequence);
   trace::write_end(record, sequence, stamp, static_cast<uint16_t>(fn), thread.tid, call.begin, result, comm);

@@ -23,6 +23,7 @@ struct CallArgs {
   const void* unique_id = nullptr;
   const void* out = nullptr;
   const ncclConfig_t* config = nullptr;
+  unsigned copy = 0;  // of libnccl that is called
 };
 
 // What a hook keeps between the two halves.
@@ -31,7 +32,9 @@ struct Call {
   uint32_t epoch;                    // of the recorder; another one at the end means we are now in the child of a fork
   bool recorded;
   bool zero;                         // a collective without elements
+  bool watchable;                    // events may be recorded on its stream
   uint16_t depth;                    // of the thread, to go back to
+  struct Probe* probe;               // see states.h; nullptr = not watched
   Comm* comm;
   Comm* made;                        // of an init call: the first communicator it makes
   uint64_t old_handle;               // what *new_comm held before
@@ -50,9 +53,8 @@ void fill_marks(const ThreadState& thread, uint16_t& bits, uint64_t& step);
 
 void note_unique_id(const void* id);  // one that NCCL made for itself inside another call (ncclCommInitAll does)
 
-inline bool passes_unrecorded(const void* return_address) {
-  return recorder.state.load(std::memory_order_relaxed) == Recording::off || (this_thread.depth & kInRecorder) != 0 ||
-         called_by_nccl(return_address);
+inline bool passes_unrecorded() {
+  return recorder.state.load(std::memory_order_relaxed) == Recording::off || (this_thread.depth & kInRecorder) != 0;
 }
 
 }  // namespace lockstep::shim

@@ -14,6 +14,7 @@
 #include "interpose/shim/clock.h"
 #include "interpose/shim/real.h"
 #include "interpose/shim/recorder.h"
+#include "interpose/shim/states.h"
 #include "interpose/trace/writer.h"
 
 namespace lockstep::shim {
@@ -88,7 +89,10 @@ Comm* take_slot() {
     if (ended && (!oldest || comm.slot->ended_stamp < oldest->slot->ended_stamp)) oldest = &comm;
   }
   recorder.trace.status->comms_dropped.fetch_add(1, std::memory_order_relaxed);
-  if (oldest) drop_edges(*oldest);
+  if (oldest) {
+    drop_edges(*oldest);
+    unwatch(*oldest);
+  }
   return oldest;
 }
 
@@ -171,6 +175,7 @@ Comm* create_comm(const NewComm& spec, uint32_t serial) {
   comm->slot = &recorder.trace.comms[comm - comms];
   comm->children.store(0, std::memory_order_relaxed);
   comm->asked = 0;
+  comm->copy = spec.copy;
   fill(*comm->slot, spec, this_thread.tid);
   comm->serial = serial;
   comm->slot->serial.store(serial, std::memory_order_release);
@@ -223,7 +228,7 @@ void ask_nccl(Comm& comm) {
   const auto handle = reinterpret_cast<ncclComm_t>(comm.slot->handle);
   using Ask = ncclResult_t (*)(ncclComm_t, int*);
   const auto ask = [&](abi::Fn fn, int32_t& to) {
-    const auto real = real_as<Ask>(fn);
+    const auto real = real_as<Ask>(comm.copy, fn);
     int value;
     if (real && real(handle, &value) == ncclSuccess) to = value;
   };
@@ -262,6 +267,7 @@ void forget_comms() {
     comm.serial = 0;
     comm.edges.store(nullptr, std::memory_order_relaxed);  // the mapping stays: pages shared with the parent
     comm.marking.store(0, std::memory_order_relaxed);
+    comm.probes.store(nullptr, std::memory_order_relaxed);
   }
   for (Entry& entry : table) {
     entry.handle.store(0, std::memory_order_relaxed);

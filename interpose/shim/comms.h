@@ -22,6 +22,8 @@ struct Comm {
   std::atomic<uint32_t> children;    // splits and shrinks of it so far
   std::atomic<std::atomic<uint64_t>*> edges;  // next p2p number to each peer, then from each peer; made by the first p2p call
   int32_t edge_ranks;
+  unsigned copy;                     // of libnccl it belongs to; see copies.h
+  std::atomic<struct ProbeRing*> probes;  // see states.h; nullptr until the first operation that is watched
   uint32_t asked;                    // NCCL was asked for rank, size and device
   std::atomic<uint32_t> marking;     // held, yielding, while the name is written
 };
@@ -33,6 +35,7 @@ struct NewComm {
   uint32_t split_count = 0;
   const char* name = nullptr;
   trace::CommConfig config = {};
+  unsigned copy = 0;                 // of libnccl it belongs to
   uint64_t stamp = 0;
 };
 

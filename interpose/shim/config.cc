@@ -25,6 +25,7 @@ const Setting kSettings[] = {
     {"LOCKSTEP_MODE", "ring", "ring keeps the newest events"},
     {"LOCKSTEP_RING_MB", "64", "most disk the events of one process may take, 1 to 65536; plus 17 for all else"},
     {"LOCKSTEP_STACKS", "1", "0 records calls without their native stacks"},
+    {"LOCKSTEP_STATES", "1", "0 does not watch on the stream whether operations have started and completed"},
     {"LOCKSTEP_SUPERVISOR", "", "pid of the supervisor; set by `lockstep run`"},
     {"LOCKSTEP_RUN_ID", "", "name of the run, equal in all its processes; else taken from the launcher"},
 };
@@ -123,6 +124,7 @@ Config read_config() {
       complain("LOCKSTEP_HANG_SECONDS", text, "a number of seconds from 0 to 86400");
   }
   config.stacks = number_or("LOCKSTEP_STACKS", 1, 0, 1, "0 or 1") != 0;
+  config.states = number_or("LOCKSTEP_STATES", 1, 0, 1, "0 or 1") != 0;
   if (const char* mode = value_of("LOCKSTEP_MODE"))
     if (strcmp(mode, "ring") != 0) complain("LOCKSTEP_MODE", mode, "ring");
   config.supervisor = static_cast<int32_t>(number_or("LOCKSTEP_SUPERVISOR", 0, 0, 1u << 30, "a process id"));

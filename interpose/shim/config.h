@@ -22,6 +22,7 @@ struct Config {
   uint64_t ring_bytes;
   uint32_t hang_ms;
   bool stacks;
+  bool states;
   bool full_mode;
   int32_t supervisor;      // pid; 0 = none
   char run_id[96];

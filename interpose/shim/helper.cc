@@ -21,6 +21,7 @@
 #include "interpose/shim/proc.h"
 #include "interpose/shim/recorder.h"
 #include "interpose/shim/report.h"
+#include "interpose/shim/states.h"
 #include "interpose/shim/thread.h"
 
 namespace lockstep::shim {
@@ -83,6 +84,7 @@ void* help(void*) {
   for (;;) {
     beat(for_each_task(nullptr, nullptr));
     look_at_threads();
+    start_driver_thread();
     watch_for_hangs();
     write_modules();
     due += tick;

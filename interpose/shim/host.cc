@@ -21,6 +21,7 @@
 #include "interpose/abi/host_functions.h"
 #include "interpose/shim/calls.h"
 #include "interpose/shim/clock.h"
+#include "interpose/shim/copies.h"
 #include "interpose/shim/real.h"
 #include "interpose/shim/recorder.h"
 #include "interpose/shim/stacks.h"
@@ -133,3 +134,22 @@ inline int run_host(const void* return_address, const HostArgs& args, Args... gi
         __builtin_return_address(0), host_args __VA_OPT__(, ) LOCKSTEP_LIST(LOCKSTEP_ARG_NAME __VA_OPT__(, ) __VA_ARGS__)); \
   }
 #include "interpose/abi/host_functions.def"
+
+namespace lockstep::shim {
+namespace {
+
+void* const host_hooks[] = {
+#define LOCKSTEP_HOST(id, kind, library, symbol, Name, ...) reinterpret_cast<void*>(&::symbol),
+#include "interpose/abi/host_functions.def"
+};
+
+}  // namespace
+
+void* host_hook_for(unsigned row, void* found) {
+  void* known = nullptr;
+  if (!real_host_functions[row].compare_exchange_strong(known, found, std::memory_order_acq_rel) && known != found)
+    return nullptr;
+  return host_hooks[row];
+}
+
+}  // namespace lockstep::shim

@@ -84,7 +84,7 @@ uint64_t pid_namespace() {
 
 uint32_t nccl_version() {
   using GetVersion = ncclResult_t (*)(int*);
-  const auto real = real_as<GetVersion>(abi::Fn::GetVersion);
+  const auto real = real_as<GetVersion>(copy_in_use(), abi::Fn::GetVersion);
   int version = 0;
   return real && real(&version) == ncclSuccess && version > 0 ? static_cast<uint32_t>(version) : 0;
 }

@@ -16,7 +16,8 @@
 #endif
 
 LOCKSTEP_OLD(dlopen);
-LOCKSTEP_OLD(dlsym);
+LOCKSTEP_OLD(dlclose);
+LOCKSTEP_OLD(dlvsym);
 LOCKSTEP_OLD(dladdr);
 LOCKSTEP_OLD(pthread_create);
 LOCKSTEP_OLD(pthread_key_create);

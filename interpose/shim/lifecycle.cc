@@ -11,7 +11,9 @@
 
 #include "interpose/abi/comm_hash.h"
 #include "interpose/shim/clock.h"
+#include "interpose/shim/driver.h"
 #include "interpose/shim/recorder.h"
+#include "interpose/shim/states.h"
 
 namespace lockstep::shim {
 namespace {
@@ -77,6 +79,7 @@ void begin_child(Call& call, Fn fn, const CallArgs& args, trace::BeginFields& f)
   spec.name = comm_name(args.config);
   spec.config = settings_of(args.config);
   spec.stamp = f.stamp;
+  spec.copy = args.copy;
   call.made = create_comm(spec, next_serials(1));
 }
 
@@ -90,6 +93,7 @@ void begin_ranked(Call& call, Fn fn, const CallArgs& args, trace::BeginFields& f
   spec.name = comm_name(args.config);
   spec.config = settings_of(args.config);
   spec.stamp = f.stamp;
+  spec.copy = args.copy;
   call.made = create_comm(spec, next_serials(1));
   if (!call.comm && call.made) f.comm = call.made->serial;
 }
@@ -103,6 +107,7 @@ void begin_all(Call& call, const CallArgs& args, trace::BeginFields& f) {
     spec.rank = rank;
     spec.nranks = args.nranks;
     spec.stamp = f.stamp;
+    spec.copy = args.copy;
     Comm* made = create_comm(spec, first + static_cast<uint32_t>(rank));
     if (rank == 0) call.made = made;
   }
@@ -156,7 +161,7 @@ uint32_t end_init(Call& call, Fn fn, const CallArgs& args, ncclResult_t result, 
   } else {
     // In a group the init happens at ncclGroupEnd. NCCL may have given out the handle already.
     if (handle && handle != call.old_handle) add_handle(*call.made, handle);
-    add_member(thread, {call.made, nullptr, nullptr, nullptr, reinterpret_cast<void**>(args.new_comm), call.begin + 1});
+    add_member(thread, {call.made, nullptr, nullptr, nullptr, reinterpret_cast<void**>(args.new_comm), call.begin + 1, 0, false, nullptr});
   }
   return call.made->serial;
 }
@@ -169,6 +174,17 @@ void begin_teardown(Call& call, Fn fn, const CallArgs& args, const trace::BeginF
   if (fn != Fn::CommFinalize) remove_handle(args.comm);
 }
 
+// A destroy that succeeded comes after everything on the communicator, by NCCL's rules.
+void all_complete(trace::CommSlot& slot) {
+  if (slot.coll_completed.load(std::memory_order_relaxed) == UINT64_MAX) return;
+  const uint64_t collectives = slot.coll_returned.load(std::memory_order_relaxed);
+  const uint64_t messages = slot.p2p_returned.load(std::memory_order_relaxed);
+  slot.coll_started.store(collectives, std::memory_order_relaxed);
+  slot.coll_completed.store(collectives, std::memory_order_relaxed);
+  slot.p2p_started.store(messages, std::memory_order_relaxed);
+  slot.p2p_completed.store(messages, std::memory_order_relaxed);
+}
+
 void end_teardown(Call& call, Fn fn, const CallArgs& args, ncclResult_t result, uint64_t stamp) {
   if (!call.comm) return;
   if (failed(result)) {
@@ -176,6 +192,8 @@ void end_teardown(Call& call, Fn fn, const CallArgs& args, ncclResult_t result, 
     return;
   }
   if (fn == Fn::CommFinalize) set_state(*call.comm, CommState::finalized, stamp);
+  if (fn == Fn::CommDestroy || fn == Fn::CommAbort) unwatch(*call.comm);
+  if (fn == Fn::CommDestroy) all_complete(*call.comm->slot);
   if (fn == Fn::CommDestroy) set_state(*call.comm, CommState::destroyed, stamp);
   if (fn == Fn::CommAbort) set_state(*call.comm, CommState::aborted, stamp);
   if (fn == Fn::CommRevoke) set_state(*call.comm, CommState::revoked, stamp);
@@ -220,12 +238,14 @@ void finish_grouped_init(Comm& comm, void** new_handle, ncclResult_t result, uin
 }
 
 void comm_became_ready(Comm& comm, uint64_t stamp) {
+  find_driver();
   ask_nccl(comm);
   set_state(comm, CommState::live, stamp);
 }
 
-void adopt_comm(uint64_t handle, uint64_t stamp) {
+void adopt_comm(uint64_t handle, uint64_t stamp, unsigned copy) {
   NewComm spec;
+  spec.copy = copy;
   spec.stamp = stamp;
   Comm* comm = create_comm(spec, next_serials(1));
   if (!comm) return;

@@ -26,7 +26,7 @@ inline void comm_proved_ready(Comm& comm, uint64_t stamp) {
 }
 
 // A call succeeded on a communicator whose making we did not see: remembered from now on, with id 0.
-void adopt_comm(uint64_t handle, uint64_t stamp);
+void adopt_comm(uint64_t handle, uint64_t stamp, unsigned copy);
 
 // From here on something communicates that no call will show: one mark a communicator and kind. nullptr: unknown which.
 void go_blind(Comm* comm, uint32_t bit, const char* what);

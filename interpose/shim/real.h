@@ -19,20 +19,26 @@
 namespace lockstep::shim {
 
 inline constexpr unsigned kMostFunctions = 128;  // ids in nccl_functions.def stay below
-extern std::atomic<void*> real_functions[kMostFunctions];
-void* find_real(abi::Fn fn);  // the slow path: looks it up, remembers it
+inline constexpr unsigned kCopies = 16;          // of libnccl in one process that are told apart
+inline constexpr unsigned kHookedCopies = 4;     // of them with hooks of their own; see copies.h
+extern std::atomic<void*> real_functions[kCopies][kMostFunctions];
+void* find_real(unsigned copy, abi::Fn fn);  // the slow path: looks it up, remembers it
 
 // nullptr when there is none.
-inline void* real_function(abi::Fn fn) {
-  void* known = real_functions[static_cast<unsigned>(fn)].load(std::memory_order_acquire);
-  return __builtin_expect(known != nullptr, 1) ? known : find_real(fn);
+inline void* real_function(unsigned copy, abi::Fn fn) {
+  void* known = real_functions[copy][static_cast<unsigned>(fn)].load(std::memory_order_acquire);
+  return __builtin_expect(known != nullptr, 1) ? known : find_real(copy, fn);
 }
 
 template <class F>
-F real_as(abi::Fn fn) {
-  return reinterpret_cast<F>(real_function(fn));
+F real_as(unsigned copy, abi::Fn fn) {
+  return reinterpret_cast<F>(real_function(copy, fn));
 }
 
+// The copy this function belongs to, by a new number when it was not seen before; kCopies = there are too many.
+unsigned copy_of(void* function);
+
+void* find_symbol(void* handle, const char* name);  // the true dlsym
 void* find_named(const char* name);  // any function of libnccl; remembers nothing
 
 void say_missing(abi::Fn fn);
@@ -48,24 +54,26 @@ inline void* real_host_function(unsigned row) {
 struct CodeRange {
   std::atomic<uintptr_t> start, end;
 };
-inline constexpr unsigned kNcclRanges = 4;
-extern CodeRange nccl_code[kNcclRanges];  // of every libnccl seen so far
-extern CodeRange own_code;                // of this library; known after the first find_real
+extern CodeRange nccl_code[kCopies];  // of every libnccl seen so far
+extern std::atomic<unsigned> nccl_copies;  // 1 + the highest copy with a range
+extern CodeRange own_code;            // of this library; known after know_own_code
+void know_own_code();
 
 inline bool inside(const CodeRange& range, uintptr_t address) {
   return address - range.start.load(std::memory_order_relaxed) <
          range.end.load(std::memory_order_relaxed) - range.start.load(std::memory_order_relaxed);
 }
-inline bool called_by_nccl(const void* return_address) {
-  const uintptr_t address = reinterpret_cast<uintptr_t>(return_address);
-  for (const CodeRange& range : nccl_code) {
-    if (range.start.load(std::memory_order_relaxed) == 0) return false;
-    if (inside(range, address)) return true;
-  }
-  return false;
+// The copy whose code this address is in; kCopies = none.
+inline unsigned copy_around(const void* address) {
+  const unsigned copies = nccl_copies.load(std::memory_order_relaxed);
+  for (unsigned copy = 0; copy < copies; copy++)
+    if (inside(nccl_code[copy], reinterpret_cast<uintptr_t>(address))) return copy;
+  return kCopies;
 }
+inline bool called_by_nccl(const void* return_address) { return copy_around(return_address) != kCopies; }
 
-// Path of the libnccl in use, or "".
+// The first copy that the job has called, and its path, or "".
+unsigned copy_in_use();
 const char* nccl_path();
 
 }  // namespace lockstep::shim

@@ -21,7 +21,9 @@
 #include "interpose/shim/modules.h"
 #include "interpose/shim/real.h"
 #include "interpose/shim/report.h"
+#include "interpose/shim/driver.h"
 #include "interpose/shim/stacks.h"
+#include "interpose/shim/states.h"
 #include "interpose/shim/text.h"
 #include "interpose/shim/thread.h"
 
@@ -83,6 +85,7 @@ bool start() {
   const trace::Failure failure = trace::create(recorder.trace, folder, header, first, clocks_now, config.ring_bytes);
   if (failure.what) return fail(failure.what, failure.error, folder);
   if (!start_threads()) return fail("get a thread key", ENOMEM, folder);
+  find_driver();
   write_environment();
   write_modules();
   watch_exits();
@@ -117,6 +120,7 @@ void forget_recording() {
   forget_comms();
   forget_stacks();
   forget_modules();
+  forget_states();
   if (recorder.state.load(std::memory_order_relaxed) != Recording::off)
     recorder.state.store(Recording::idle, std::memory_order_release);
 }

@@ -99,7 +99,7 @@ const char* start_stacks() {
   if (backtrace_function.load(std::memory_order_relaxed)) return nullptr;
   void* library = dlopen("libunwind.so.8", RTLD_NOW | RTLD_LOCAL);
   if (!library) return "libunwind.so.8 could not be loaded";
-  const auto found = reinterpret_cast<Backtrace>(dlsym(library, "unw_backtrace"));
+  const auto found = reinterpret_cast<Backtrace>(find_symbol(library, "unw_backtrace"));
   if (!found) return "libunwind.so.8 has no unw_backtrace";
   backtrace_function.store(found, std::memory_order_release);
   return nullptr;

@@ -22,6 +22,9 @@ struct GroupMember {
   std::atomic<uint64_t>* edge;      // of a p2p call, else nullptr
   void** new_handle;                // of an init call, else nullptr
   uint64_t event;                   // of the call, plus one
+  uint64_t stream;                  // of an operation
+  bool watchable;                   // its stream is not capturing
+  struct Probe* probe;              // of the first member on its communicator: see states.h
 };
 
 // A hooked call inside another is passed on unrecorded, but for NCCL called while the thread waits in a host call: a signal

@@ -74,6 +74,40 @@ void one_of_each() {
   printf("%s\n", to);
 }
 
+void wait_for_file(const char* path) {
+  while (access(path, F_OK) != 0) usleep(2000);
+}
+
+// Three operations, of which the first is complete and the second has started; then all are; then a group of two.
+void states(const char* first_gate, const char* second_gate) {
+  ncclComm_t comm = init();
+  fake_cuda_release(3);
+  for (int i = 0; i < 3; i++) all_reduce(comm);
+  fprintf(stderr, "three called\n");
+  wait_for_file(first_gate);
+  fake_cuda_release(UINT64_MAX);
+  ncclGroupStart();
+  all_reduce(comm);
+  all_reduce(comm, 8, other_stream);
+  ncclGroupEnd();
+  printf("%llu events\n", static_cast<unsigned long long>(fake_cuda_tickets()));
+  fprintf(stderr, "all called\n");
+  wait_for_file(second_gate);
+}
+
+void capture() {
+  ncclComm_t comm = init();
+  all_reduce(comm);
+  fake_cuda_capture(1);
+  all_reduce(comm);
+  ncclGroupStart();
+  all_reduce(comm);
+  ncclGroupEnd();
+  fake_cuda_capture(0);
+  for (int i = 0; i < 3; i++) cudaGraphLaunch(reinterpret_cast<void*>(0x99), stream);
+  printf("%d under capture\n", fake_cuda_events_under_capture());
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -94,6 +128,21 @@ int main(int argc, char** argv) {
     cudaEventRecord(event, stream);
     fprintf(stderr, "ready\n");
     cudaEventSynchronize(event);
+  }
+  if (what == "states") states(argv[2], argv[3]);
+  if (what == "capture") capture();
+  if (what == "silent driver") {  // and then a call that hangs
+    ncclComm_t comm = init();
+    fake_cuda_block_queries(1);
+    all_reduce(comm);
+    fprintf(stderr, "ready\n");
+    all_reduce(comm, 1200);
+  }
+  if (what == "many") {  // more operations than there are probes, none of which ever starts
+    ncclComm_t comm = init();
+    for (int i = 0; i < 1000; i++) all_reduce(comm);
+    ncclCommAbort(comm);
+    printf("%d queries\n", fake_cuda_queries());
   }
   return 0;
 }

@@ -119,5 +119,83 @@ TEST_F(ShimCuda, AWaitThatDoesNotReturnIsOnRecord) {
   EXPECT_GT(main->wait_since.mono_ns, 0);
 }
 
+// --- states ------------------------------------------------------------------------------------------------------------------
+
+using Count = std::optional<uint64_t>;
+
+TEST_F(ShimCuda, StartedAndCompletedAreCounted) {
+  const std::string first = folder_.path() + "/first", second = folder_.path() + "/second";
+  Process process({kClient, "states", first, second}, environment());
+  ASSERT_TRUE(process.wait_for("three called", 20)) << process.outcome().err;
+  EXPECT_TRUE(becomes([](const TraceFile& file) {
+    return !file.comms.empty() && file.comms[0].coll_started == Count(2) && file.comms[0].coll_completed == Count(1);
+  }));
+  usleep(200000);
+  const TraceFile before = only_trace();
+  EXPECT_EQ(before.states, trace::StatesKnown::watched);
+  EXPECT_EQ(before.comms.at(0).coll_called, 3u);
+  EXPECT_EQ(before.comms.at(0).coll_started, Count(2)) << "more than was released has started";
+  EXPECT_EQ(before.comms.at(0).coll_completed, Count(1));
+  EXPECT_GT(before.driver_answered.mono_ns, 0);
+  trace::spill(first, "");
+  ASSERT_TRUE(process.wait_for("all called", 20));
+  EXPECT_TRUE(becomes([](const TraceFile& file) { return file.comms.at(0).coll_completed == Count(5); }));
+  trace::spill(second, "");
+  const Outcome outcome = process.finish(20);
+  EXPECT_TRUE(outcome.exited_with(0));
+  EXPECT_EQ(outcome.out, "8 events\n") << "a group has one pair of events a communicator";
+  EXPECT_EQ(only_trace().comms.at(0).unwatched, 0u);
+}
+
+TEST_F(ShimCuda, UnderCaptureNoEventIsRecordedAndReplaysAreCounted) {
+  const Outcome outcome = client({"capture"});
+  EXPECT_TRUE(outcome.exited_with(0));
+  EXPECT_EQ(outcome.out, "0 under capture\n");
+  const TraceFile file = only_trace();
+  std::vector<bool> captured;
+  for (const trace::Call& call : file.calls)
+    if (call.fn == static_cast<uint16_t>(abi::Fn::AllReduce)) captured.push_back(call.flags & trace::kCaptured);
+  EXPECT_EQ(captured, (std::vector<bool>{false, true, true}));
+  EXPECT_EQ(file.captured_calls, 2u);
+  EXPECT_EQ(file.graph_launches, 3u);
+  EXPECT_EQ(file.comms.at(0).captured, 2u);
+  EXPECT_EQ(file.comms.at(0).blind, trace::kBlindGraph);
+  ASSERT_EQ(file.marks.size(), 1u) << "blind from here, once";
+  EXPECT_EQ(file.marks[0].kind, trace::kMarkBlind);
+  EXPECT_EQ(file.marks[0].value, 1u);
+}
+
+TEST_F(ShimCuda, ADriverThatDoesNotAnswerStopsNeitherHeartbeatNorHangDetection) {
+  Process process({kClient, "silent driver"}, environment({{"LOCKSTEP_HANG_SECONDS", "0.5"}}));
+  ASSERT_TRUE(process.wait_for("has been in AllReduce #1", 20)) << process.outcome().err;
+  uint64_t beats = 0;
+  EXPECT_TRUE(becomes([&](const TraceFile& file) {
+    beats = file.beats;
+    return file.driver_asked.mono_ns > file.driver_answered.mono_ns;
+  }));
+  EXPECT_TRUE(becomes([&](const TraceFile& file) { return file.beats > beats + 3; })) << "the heart stopped with the driver";
+  const TraceFile file = only_trace();
+  EXPECT_FALSE(file.snapshots.empty());
+  EXPECT_GT(file.driver_asked.mono_ns, file.driver_answered.mono_ns);
+}
+
+TEST_F(ShimCuda, WhatIsBeyondTheProbesIsCounted) {
+  ASSERT_TRUE(client({"many"}).exited_with(0));
+  const TraceFile file = only_trace();
+  EXPECT_EQ(file.comms.at(0).coll_called, 1000u);
+  EXPECT_EQ(file.comms.at(0).unwatched, 1000u - 256u);
+  EXPECT_EQ(file.comms.at(0).state, trace::CommState::aborted);
+}
+
+TEST_F(ShimCuda, SwitchedOffNothingIsAsked) {
+  const Outcome outcome = client({"many"}, {{"LOCKSTEP_STATES", "0"}});
+  EXPECT_TRUE(outcome.exited_with(0));
+  EXPECT_EQ(outcome.out, "0 queries\n");
+  const TraceFile file = only_trace();
+  EXPECT_EQ(file.states, trace::StatesKnown::switched_off);
+  EXPECT_EQ(file.comms.at(0).coll_started, Count());
+  EXPECT_EQ(file.comms.at(0).unwatched, 0u);
+}
+
 }  // namespace
 }  // namespace lockstep
