@@ -11,6 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <functional>
@@ -22,8 +23,10 @@
 
 namespace lockstep::test {
 
-enum class As { processes, threads };
-inline const char* name_of(As as) { return as == As::processes ? "processes" : "threads"; }
+enum class As { processes, threads, pairs };  // pairs: processes of two threads each
+inline const char* name_of(As as) {
+  return as == As::processes ? "processes" : as == As::threads ? "threads" : "pairs";
+}
 
 #define CUDA_OK(call)               \
   do {                              \
@@ -98,15 +101,15 @@ inline void expect_all_end_well(std::vector<Child>& children, milliseconds limit
 // body(rank) for ranks 0 .. n-1.
 inline void run_ranks(As as, int n, const std::function<void(int)>& body, milliseconds limit = milliseconds(30000)) {
   std::vector<Child> children;
-  if (as == As::processes) {
-    for (int rank = 0; rank < n; ++rank) children.emplace_back([&] { body(rank); });
-  } else {
+  const int together = as == As::processes ? 1 : as == As::threads ? n : 2;
+  for (int first = 0; first < n; first += together)
     children.emplace_back([&] {
+      if (together == 1) return body(first);
       std::vector<std::thread> threads;
-      for (int rank = 0; rank < n; ++rank) threads.emplace_back([&body, rank] { body(rank); });
+      for (int rank = first; rank < std::min(first + together, n); ++rank)
+        threads.emplace_back([&body, rank] { body(rank); });
       for (auto& thread : threads) thread.join();
     });
-  }
   expect_all_end_well(children, limit);
 }
 
