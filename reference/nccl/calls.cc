@@ -13,8 +13,6 @@
 namespace lockstep::nccl {
 namespace {
 
-constexpr int kVersion = 22809;  // the release whose behaviour this follows
-
 ncclResult_t look_up_for(const char* name, ncclComm_t handle, std::shared_ptr<Comm>& comm) {
   if (const ncclResult_t result = look_up(name, handle, comm); result != ncclSuccess) return result;
   if (!comm->revoked.load()) return check_ready(*comm);
@@ -22,15 +20,21 @@ ncclResult_t look_up_for(const char* name, ncclComm_t handle, std::shared_ptr<Co
   return ncclInvalidUsage;
 }
 
+// One line a call. (NCCL has the buffer of a send where others have the one they receive into.)
+void tell(const char* name, const Comm& comm, const Call& call) {
+  const bool sends = call.fn == Fn::Send;
+  info(kColl,
+       "%s: opCount %lx sendbuff %p recvbuff %p count %zu datatype %d op %d root %d comm %p [nranks=%d] stream %p",
+       name, static_cast<unsigned long>(comm.calls.load()), sends ? nullptr : call.send, sends ? call.send : call.recv,
+       call.count, call.dtype, call.op, call.root, static_cast<const void*>(&comm), comm.nranks,
+       static_cast<void*>(call.stream));
+}
+
 // The arguments are good, and the call is on record.
 ncclResult_t admit(const char* name, ncclComm_t handle, std::shared_ptr<Comm>& comm, Call& call) {
   if (const ncclResult_t result = look_up_for(name, handle, comm); result != ncclSuccess) return result;
   if (const ncclResult_t result = check_arguments(name, *comm, call); result != ncclSuccess) return result;
-  if (info_wanted(kColl))
-    info(kColl,
-         "%s: opCount %lx sendbuff %p recvbuff %p count %zu datatype %d op %d root %d comm %p [nranks=%d] stream %p",
-         name, static_cast<unsigned long>(comm->calls.load()), call.send, call.recv, call.count, call.dtype, call.op,
-         call.root, static_cast<void*>(comm.get()), comm->nranks, static_cast<void*>(call.stream));
+  if (info_wanted(kColl)) tell(name, *comm, call);
   comm->calls.fetch_add(1);
   return ncclSuccess;
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
-// What stands behind each exported function: an overload of run() for its tag. A function without one is answered by
-// the template at the end, so the exports can be made from nccl_functions.def alone and no list says what is missing.
+// What stands behind each exported function: an overload of run() for its tag. A function without one is newer
+// than the release this follows, and is answered by the template at the end.
 
 #pragma once
 
@@ -16,6 +16,8 @@ namespace lockstep::nccl {
 template <abi::Fn F>
 struct Tag {};
 using abi::Fn;
+
+inline constexpr int kVersion = 22809;  // the release whose behaviour this follows
 
 // library
 ncclResult_t run(Tag<Fn::GetVersion>, int* version);
@@ -84,14 +86,19 @@ ncclResult_t run(Tag<Fn::GroupStart>);
 ncclResult_t run(Tag<Fn::GroupEnd>);
 ncclResult_t run(Tag<Fn::GroupSimulateEnd>, ncclSimInfo_t* info);
 
-inline ncclResult_t refuse(const char* name) {
-  warn_loudly("nccl%s is not in the host runtime yet", name);
+// Host functions of the device API: what they prepare is for kernels.
+inline ncclResult_t refuse_device_call(const char* name) {
+  warn_loudly("nccl%s : communication from kernels needs a GPU; the host runtime runs no kernels", name);
   return ncclInvalidUsage;
 }
 
 template <Fn F, class... Arguments>
 ncclResult_t run(Tag<F>, Arguments...) {
-  return refuse(abi::find_function(F)->name);
+  constexpr const abi::FunctionInfo* info = abi::find_function(F);
+  static_assert(info->since > kVersion, "a function of the release that is followed has no overload above");
+  warn_loudly("nccl%s is of NCCL 2.%u; the host runtime is as NCCL 2.%d", info->name, info->since / 100 % 100,
+              kVersion / 100 % 100);
+  return ncclInvalidUsage;
 }
 
 }  // namespace lockstep::nccl

@@ -129,6 +129,11 @@ struct InitRequest {
   int device = 0;
   bool all_on_one_thread = false;  // ncclCommInitAll
   CommConfig config;
+  // For a child:
+  const Comm* parent = nullptr;
+  int split_count = 0;
+  int color = 0;
+  int key = 0;
 };
 // On success `out` is a communicator that works once the job is over.
 ncclResult_t begin_init(const InitRequest& request, std::shared_ptr<Comm>& out, std::unique_ptr<Job>& job);

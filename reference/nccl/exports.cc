@@ -22,8 +22,8 @@ using lockstep::nccl::Tag;
   LOCKSTEP_EXPORT __attribute__((weak, alias("pnccl" #name))) result nccl##name LOCKSTEP_PARAMS(__VA_ARGS__);
 
 // Whatever the arguments are, they stay in their registers; these functions look at none.
-#define LOCKSTEP_NCCL_DEVICE(since, name)                                              \
-  LOCKSTEP_EXPORT ncclResult_t pnccl##name() { return lockstep::nccl::refuse(#name); } \
+#define LOCKSTEP_NCCL_DEVICE(since, name)                                                          \
+  LOCKSTEP_EXPORT ncclResult_t pnccl##name() { return lockstep::nccl::refuse_device_call(#name); } \
   LOCKSTEP_EXPORT __attribute__((weak, alias("pnccl" #name))) ncclResult_t nccl##name();
 
 #include "interpose/abi/nccl_functions.def"

@@ -6,6 +6,7 @@
 #include <sys/types.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -85,6 +86,19 @@ void meet(Comm& comm) {
   comm.ready.store(true);
 }
 
+// In NCCL's shape, `what` included.
+void tell(const InitRequest& request, const Comm& comm, const char* what) {
+  if (!info_wanted(kInit)) return;
+  char origin[128];
+  if (request.parent != nullptr)
+    std::snprintf(origin, sizeof origin, "parent %p splitCount %d color %d key %d",
+                  static_cast<const void*>(request.parent), request.split_count, request.color, request.key);
+  else
+    std::snprintf(origin, sizeof origin, "commId 0x%llx", static_cast<unsigned long long>(comm.hash));
+  info(kInit, "%s comm %p rank %d nranks %d cudaDev %d nvmlDev %d busId %lx %s%s", request.name,
+       static_cast<const void*>(&comm), comm.rank, comm.nranks, comm.device, comm.device, bus_id(comm), origin, what);
+}
+
 class InitJob final : public Job {
  public:
   InitJob(std::shared_ptr<Comm> comm, const InitRequest& request) : comm_(std::move(comm)), request_(request) {
@@ -125,9 +139,7 @@ class InitJob final : public Job {
     result_ = result;
     meeting_.reset();
     if (result == ncclSuccess)
-      info(kInit, "%s comm %p rank %d nranks %d cudaDev %d nvmlDev %d busId %lx commId 0x%llx - Init COMPLETE",
-           request_.name, static_cast<void*>(comm_.get()), comm_->rank, comm_->nranks, comm_->device, comm_->device,
-           bus_id(*comm_), static_cast<unsigned long long>(comm_->hash));
+      tell(request_, *comm_, " - Init COMPLETE");
     else if (comm_->config.blocking)
       unregister_comm(*comm_);
     return host::Step::done;
@@ -160,8 +172,10 @@ ncclResult_t begin_init(const InitRequest& request, std::shared_ptr<Comm>& out, 
   comm->nranks = request.nranks;
   comm->device = request.device;
   comm->config = request.config;
-  comm->hash = abi::comm_hash_of_unique_id(&request.id);
-  comm->world_rank = world_rank_of(request.rank, request.all_on_one_thread);
+  const Comm* const parent = request.parent;
+  comm->hash = parent != nullptr ? abi::comm_hash_of_child(parent->hash, request.split_count, request.color)
+                                 : abi::comm_hash_of_unique_id(&request.id);
+  comm->world_rank = parent != nullptr ? parent->world_rank : world_rank_of(request.rank, request.all_on_one_thread);
   if (const ncclResult_t result = check_algorithm_settings(); result != ncclSuccess) return result;
   if (api().heap_address().fd < 0) {
     warn("cannot make this process's shared heap");
@@ -170,9 +184,7 @@ ncclResult_t begin_init(const InitRequest& request, std::shared_ptr<Comm>& out, 
   if (!is_named(request.id))
     if (const ncclResult_t result = open_unique_id(request.id, comm->control); result != ncclSuccess) return result;
   register_comm(comm);
-  info(kInit, "%s comm %p rank %d nranks %d cudaDev %d nvmlDev %d busId %lx commId 0x%llx - Init START", request.name,
-       static_cast<void*>(comm.get()), comm->rank, comm->nranks, comm->device, comm->device, bus_id(*comm),
-       static_cast<unsigned long long>(comm->hash));
+  tell(request, *comm, request.parent != nullptr ? "- Init START" : " - Init START");  // a blank is missing there
   job = std::make_unique<InitJob>(comm, request);
   out = std::move(comm);
   return ncclSuccess;

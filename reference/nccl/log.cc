@@ -114,7 +114,7 @@ void print(const char* kind, const char* text) {
     tm parts{};
     strftime(when, sizeof when, "\n[%Y-%m-%d %H:%M:%S] ", localtime_r(&now, &parts));
   }
-  const char* const place = *when != '\0' ? "host " : "";
+  const char* const place = *when != '\0' ? "lockstep-host:0 " : "";  // where NCCL has file:line
   std::fprintf(settings().output, "%s%s:%d:%ld [%d] %sNCCL %s %s\n", when, host_name().c_str(), getpid(),
                syscall(SYS_gettid), lockstep_host_api()->current_device(), place, kind, text);
   std::fflush(settings().output);

@@ -80,9 +80,10 @@ class ShrinkJob final : public Job {
     request.rank = static_cast<int>(std::find(members_.begin(), members_.end(), parent_->rank) - members_.begin());
     request.device = parent_->device;
     request.config = config_;
+    request.parent = parent_.get();
+    request.split_count = split_number_;
+    request.key = parent_->rank;
     if (const ncclResult_t begun = begin_init(request, child_, child_job_); begun != ncclSuccess) return end(begun);
-    child_->world_rank = parent_->world_rank;
-    child_->hash = abi::comm_hash_of_child(parent_->hash, split_number_, 0);
     return Step::progressed;
   }
 

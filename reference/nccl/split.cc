@@ -8,7 +8,6 @@
 #include <tuple>
 #include <utility>
 
-#include "interpose/abi/comm_hash.h"
 #include "reference/nccl/comm.h"
 
 namespace lockstep::nccl {
@@ -122,10 +121,12 @@ class SplitJob final : public Job {
     request.rank = rank_;
     request.device = parent_->device;
     request.config = config_;
+    request.parent = parent_.get();
+    request.split_count = split_number_;
+    request.color = color_;
+    request.key = key_;
     const ncclResult_t result = begin_init(request, child_, child_job_);
     if (result != ncclSuccess) return over(result);
-    child_->world_rank = parent_->world_rank;
-    child_->hash = abi::comm_hash_of_child(parent_->hash, split_number_, color_);
     state_ = State::joining;
     return Step::progressed;
   }
