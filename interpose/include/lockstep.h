@@ -29,6 +29,21 @@ __attribute__((weak)) void lockstep_mark_v1(int kind, uint64_t value, const char
 #define LOCKSTEP_MARK_NOTE 4
 #define LOCKSTEP_MARK_COMM_NAME 5 /* value: the ncclComm_t as a number; text: its name in verdicts */
 
+/* What the host runtime (a fake GPU) did and when; frozen. It calls this function, if the process has one where dlsym
+ * finds it, for each operation as it ends, on whichever thread drives the stream: do little there and call no CUDA or
+ * NCCL function. `kind` is one of the numbers below, with LOCKSTEP_ACTIVITY_IN_GRAPH added for a node of a launched
+ * graph; `stream` is the handle (1 for legacy default streams; per-thread default streams and the branches of graphs
+ * have a number no handle has); t0 and t1 are CLOCK_MONOTONIC nanoseconds: when its turn came and when it was over, the
+ * wait for other ranks included; `name` is an NCCL function without its prefix ("AllReduce"; for a group that of its
+ * first call), else what the kind is, and is valid during the call only. */
+__attribute__((weak)) void lockstep_activity_v1(int kind, const void* stream, int64_t t0, int64_t t1, const char* name);
+
+#define LOCKSTEP_ACTIVITY_COPY 1
+#define LOCKSTEP_ACTIVITY_MEMSET 2
+#define LOCKSTEP_ACTIVITY_HOST_FUNCTION 3
+#define LOCKSTEP_ACTIVITY_NCCL 4
+#define LOCKSTEP_ACTIVITY_IN_GRAPH 0x100
+
 static inline void lockstep_mark(int kind, uint64_t value, const char* text) {
   if (lockstep_mark_v1) lockstep_mark_v1(kind, value, text);
 }

@@ -12,6 +12,8 @@
 #include <string>
 #include <utility>
 
+#include "reference/cuda/capture.h"
+
 namespace lockstep::host {
 namespace {
 
@@ -31,6 +33,7 @@ int devices_wanted() {
 }
 
 thread_local int t_device = 0;
+thread_local bool t_null_is_per_thread = false;
 
 // The default streams of one thread (cudaStreamPerThread), by device.
 struct ThreadStreams {
@@ -68,6 +71,8 @@ cudaError_t Engine::ready() {
 
 int Engine::current_device() { return t_device; }
 void Engine::set_current_device(int device) { t_device = device; }
+
+bool Engine::null_is_per_thread(bool yes) { return std::exchange(t_null_is_per_thread, yes); }
 
 void Engine::ranks_here(int ranks, int cores) {
   const int per_core = (ranks + cores - 1) / cores;
@@ -113,6 +118,7 @@ std::shared_ptr<Stream> Engine::per_thread_stream(int device) {
 }
 
 std::shared_ptr<Stream> Engine::stream(cudaStream_t handle, int device) {
+  if (handle == nullptr && t_null_is_per_thread) return per_thread_stream(device);
   if (handle == nullptr || handle == cudaStreamLegacy) return devices_[static_cast<size_t>(device)]->legacy;
   if (handle == cudaStreamPerThread) return per_thread_stream(device);
   const std::lock_guard lock(mutex_);
@@ -129,6 +135,7 @@ bool Engine::destroy_stream(cudaStream_t handle) {
     stream = std::move(found->second);
     by_handle_.erase(found);
   }
+  forget_captured_stream(stream);
   forget_stream(stream);
   return true;
 }
@@ -187,6 +194,11 @@ Point Engine::submit(const std::shared_ptr<Stream>& stream, std::unique_ptr<Op> 
   }
   progress_bell_.ring();
   return point;
+}
+
+bool Engine::anybody_captures() { return host::anybody_captures(); }
+cudaError_t Engine::capture(const std::vector<std::shared_ptr<Stream>>& streams, Recipe recipe, bool& captured) {
+  return host::capture(streams, {cudaGraphNodeTypeKernel, std::move(recipe)}, captured);
 }
 
 bool Engine::quiet(const std::shared_ptr<Stream>& stream) {

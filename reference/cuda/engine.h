@@ -26,11 +26,18 @@ class Engine final : public Api {
   int device_count() override { return static_cast<int>(devices_.size()); }
   int current_device() override;
   void set_current_device(int device);
+  bool null_is_per_thread(bool yes);  // what the null stream is on the calling thread; returns what it was
 
   std::shared_ptr<Stream> stream(cudaStream_t handle, int device) override;
   cudaStream_t create_stream(StreamKind kind, int priority);
   bool destroy_stream(cudaStream_t handle);
+  // A stream without a handle, which waits for nobody by itself.
+  std::shared_ptr<Stream> add_lane(int device, int priority) {
+    return add_stream(device, StreamKind::non_blocking, priority);
+  }
   Point submit(const std::shared_ptr<Stream>& stream, std::unique_ptr<Op> op, std::vector<Point> after) override;
+  bool anybody_captures() override;
+  cudaError_t capture(const std::vector<std::shared_ptr<Stream>>& streams, Recipe recipe, bool& captured) override;
   Point tail(const std::shared_ptr<Stream>& stream) override { return {stream, stream->enqueued()}; }
   void wait(const Point& point) override;
   void wait_device(int device);

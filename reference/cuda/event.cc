@@ -4,11 +4,10 @@
 
 #include "reference/cuda/event.h"
 
-#include <time.h>
-
 #include <unordered_map>
 #include <utility>
 
+#include "reference/cuda/activity.h"
 #include "reference/cuda/engine.h"
 
 namespace lockstep::host {
@@ -18,9 +17,7 @@ class TimeMark final : public Op {
  public:
   explicit TimeMark(std::shared_ptr<std::atomic<int64_t>> time) : time_(std::move(time)) {}
   Step step() override {
-    timespec now{};
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    time_->store(now.tv_sec * 1'000'000'000 + now.tv_nsec, std::memory_order_release);
+    time_->store(now_ns(), std::memory_order_release);
     return Step::done;
   }
 
@@ -39,11 +36,21 @@ Registry& registry() {
 
 }  // namespace
 
-void Event::record(const std::shared_ptr<Stream>& stream) {
+Point Event::record(const std::shared_ptr<Stream>& stream, std::vector<Point> after) {
   auto time = std::make_shared<std::atomic<int64_t>>(0);
   const std::lock_guard lock(mutex_);
-  point_ = engine().submit(stream, std::make_unique<TimeMark>(time), {});
+  point_ = engine().submit(stream, std::make_unique<TimeMark>(time), std::move(after));
   time_ = std::move(time);
+  captured_.reset();
+  return point_;
+}
+void Event::record_captured(std::shared_ptr<const Seat> seat) {
+  const std::lock_guard lock(mutex_);
+  captured_ = std::move(seat);
+}
+std::shared_ptr<const Seat> Event::captured() const {
+  const std::lock_guard lock(mutex_);
+  return captured_;
 }
 Point Event::point() const {
   const std::lock_guard lock(mutex_);

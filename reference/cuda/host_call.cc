@@ -12,6 +12,7 @@
 #include <thread>
 #include <utility>
 
+#include "interpose/include/lockstep.h"
 #include "reference/cuda/engine.h"
 #include "reference/cuda/signals.h"
 
@@ -50,6 +51,7 @@ class HostCall final : public Op {
     }
     return over_->load(std::memory_order_acquire) ? Step::done : Step::waiting;
   }
+  Activity activity() const override { return {LOCKSTEP_ACTIVITY_HOST_FUNCTION, "host function"}; }
 
  private:
   // The flag outlives this operation: once it is set, another thread may take the operation off its stream.

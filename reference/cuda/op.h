@@ -24,11 +24,19 @@ struct WaitPoint {
   Bell* bell = nullptr;
 };
 
+// What to call an operation when somebody listens (see activity.h): a kind of interpose/include/lockstep.h and a name
+// that lives as long as the operation. Kind 0: not worth telling.
+struct Activity {
+  int kind = 0;
+  const char* name = nullptr;
+};
+
 class Op {
  public:
   virtual ~Op() = default;
   virtual Step step() = 0;
   virtual WaitPoint wait_point() { return {}; }
+  virtual Activity activity() const { return {}; }
 };
 
 }  // namespace lockstep::host

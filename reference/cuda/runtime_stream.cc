@@ -2,11 +2,11 @@
 //
 // Streams, events and host functions.
 
+#include <algorithm>
 #include <memory>
-#include <mutex>
-#include <unordered_map>
 #include <utility>
 
+#include "reference/cuda/capture.h"
 #include "reference/cuda/engine.h"
 #include "reference/cuda/event.h"
 #include "reference/cuda/host_call.h"
@@ -17,11 +17,7 @@ using namespace lockstep::host;
 
 namespace {
 
-// Waits in its stream for what submit() was told to wait for; the queue keeps everything behind it back.
-class Marker final : public Op {
- public:
-  Step step() override { return Step::done; }
-};
+constexpr int kGreatestPriority = -5;
 
 }  // namespace
 
@@ -29,7 +25,7 @@ cudaError_t lockstep_host_cudaStreamCreateWithPriority(cudaStream_t* stream, uns
   if (const cudaError_t e = lockstep_host_sticky_error()) return e;
   if (stream == nullptr || flags > cudaStreamNonBlocking) return cudaErrorInvalidValue;
   *stream = engine().create_stream(flags == cudaStreamNonBlocking ? StreamKind::non_blocking : StreamKind::blocking,
-                                   priority);
+                                   std::clamp(priority, kGreatestPriority, 0));
   return cudaSuccess;
 }
 cudaError_t lockstep_host_cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned int flags) {
@@ -43,19 +39,61 @@ cudaError_t lockstep_host_cudaStreamDestroy(cudaStream_t stream) {
   return engine().destroy_stream(stream) ? cudaSuccess : cudaErrorInvalidResourceHandle;
 }
 
-cudaError_t lockstep_host_cudaStreamSynchronize(cudaStream_t handle) {
+cudaError_t lockstep_host_cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
+  if (const cudaError_t e = lockstep_host_sticky_error()) return e;
+  if (least != nullptr) *least = 0;
+  if (greatest != nullptr) *greatest = kGreatestPriority;
+  return cudaSuccess;
+}
+cudaError_t lockstep_host_cudaStreamGetPriority(cudaStream_t handle, int* priority) {
   std::shared_ptr<Stream> stream;
   if (const cudaError_t e = resolve(handle, stream)) return e;
+  if (priority == nullptr) return cudaErrorInvalidValue;
+  *priority = stream->priority;
+  return cudaSuccess;
+}
+cudaError_t lockstep_host_cudaStreamGetFlags(cudaStream_t handle, unsigned int* flags) {
+  std::shared_ptr<Stream> stream;
+  if (const cudaError_t e = resolve(handle, stream)) return e;
+  if (flags == nullptr) return cudaErrorInvalidValue;
+  *flags = stream->kind == StreamKind::non_blocking ? cudaStreamNonBlocking : cudaStreamDefault;
+  return cudaSuccess;
+}
+cudaError_t lockstep_host_cudaStreamGetId(cudaStream_t handle, unsigned long long* id) {
+  std::shared_ptr<Stream> stream;
+  if (const cudaError_t e = resolve(handle, stream)) return e;
+  if (id == nullptr) return cudaErrorInvalidValue;
+  *id = stream->id;
+  return cudaSuccess;
+}
+cudaError_t lockstep_host_cudaStreamGetDevice(cudaStream_t handle, int* device) {
+  std::shared_ptr<Stream> stream;
+  if (const cudaError_t e = resolve(handle, stream)) return e;
+  if (device == nullptr) return cudaErrorInvalidValue;
+  *device = stream->device;
+  return cudaSuccess;
+}
+
+// What both asking how far a stream is and waiting for it must not do in a capture.
+static cudaError_t resolve_to_ask(cudaStream_t handle, std::shared_ptr<Stream>& stream) {
+  if (const cudaError_t e = resolve(handle, stream)) return e;
+  if (const cudaError_t e = check_not_captured(stream)) return e;
+  return check_allowed();
+}
+
+cudaError_t lockstep_host_cudaStreamSynchronize(cudaStream_t handle) {
+  std::shared_ptr<Stream> stream;
+  if (const cudaError_t e = resolve_to_ask(handle, stream)) return e;
   // The legacy stream is done when it and all it would wait for is done.
   if (stream->kind == StreamKind::legacy && !engine().quiet(stream))
-    engine().wait(engine().submit(stream, std::make_unique<Marker>(), {}));
+    engine().wait(engine().submit(stream, make_marker(), {}));
   else
     engine().wait({stream, stream->enqueued()});
   return lockstep_host_sticky_error();
 }
 cudaError_t lockstep_host_cudaStreamQuery(cudaStream_t handle) {
   std::shared_ptr<Stream> stream;
-  if (const cudaError_t e = resolve(handle, stream)) return e;
+  if (const cudaError_t e = resolve_to_ask(handle, stream)) return e;
   return engine().quiet(stream) || (stream->kind != StreamKind::legacy && !stream->pending()) ? cudaSuccess
                                                                                               : cudaErrorNotReady;
 }
@@ -66,8 +104,14 @@ cudaError_t lockstep_host_cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t e
   const auto event = find_event(event_handle);
   if (!event) return cudaErrorInvalidResourceHandle;
   if (flags > cudaEventWaitExternal) return cudaErrorInvalidValue;
+  bool captured = false;
+  const cudaError_t e = flags == cudaEventWaitExternal
+                            ? capture(stream, [&] { return Task{cudaGraphNodeTypeWaitEvent, EventUse{event_handle, event}}; },
+                                      captured)
+                            : capture_wait(stream, *event, captured);
+  if (e != cudaSuccess || captured) return e;
   const Point point = event->point();
-  if (!point.reached() && point.stream != stream) engine().submit(stream, std::make_unique<Marker>(), {point});
+  if (!point.reached() && point.stream != stream) engine().submit(stream, make_marker(), {point});
   return cudaSuccess;
 }
 
@@ -75,6 +119,9 @@ cudaError_t lockstep_host_cudaLaunchHostFunc(cudaStream_t handle, cudaHostFn_t f
   std::shared_ptr<Stream> stream;
   if (const cudaError_t e = resolve(handle, stream)) return e;
   if (fn == nullptr) return cudaErrorInvalidValue;
+  bool captured = false;
+  const auto node = [&] { return Task{cudaGraphNodeTypeHost, cudaHostNodeParams{fn, user_data}}; };
+  if (const cudaError_t e = capture(stream, node, captured); e != cudaSuccess || captured) return e;
   engine().submit(stream, make_host_call(*stream, [fn, user_data] { fn(user_data); }), {});
   return cudaSuccess;
 }
@@ -83,6 +130,7 @@ cudaError_t lockstep_host_cudaStreamAddCallback(cudaStream_t handle, cudaStreamC
   std::shared_ptr<Stream> stream;
   if (const cudaError_t e = resolve(handle, stream)) return e;
   if (callback == nullptr || flags != 0) return cudaErrorInvalidValue;
+  if (const cudaError_t e = check_not_captured(stream)) return e;  // no graph can hold one
   engine().submit(stream, make_host_call(*stream, [=] { callback(handle, cudaSuccess, user_data); }), {});
   return cudaSuccess;
 }
@@ -94,7 +142,10 @@ cudaError_t lockstep_host_cudaEventCreateWithFlags(cudaEvent_t* event, unsigned 
   if (const cudaError_t e = lockstep_host_sticky_error()) return e;
   constexpr unsigned int known = cudaEventBlockingSync | cudaEventDisableTiming | cudaEventInterprocess;
   if (event == nullptr || (flags & ~known) != 0) return cudaErrorInvalidValue;
-  if ((flags & cudaEventInterprocess) != 0) return cudaErrorNotSupported;
+  if ((flags & cudaEventInterprocess) != 0) {
+    if ((flags & cudaEventDisableTiming) == 0) return cudaErrorInvalidValue;
+    return lockstep_host_refuse_function("cudaEventCreateWithFlags with cudaEventInterprocess");
+  }
   *event = create_event((flags & cudaEventDisableTiming) == 0);
   return cudaSuccess;
 }
@@ -112,6 +163,12 @@ cudaError_t lockstep_host_cudaEventRecordWithFlags(cudaEvent_t handle, cudaStrea
   const auto event = find_event(handle);
   if (!event) return cudaErrorInvalidResourceHandle;
   if (flags > cudaEventRecordExternal) return cudaErrorInvalidValue;
+  bool captured = false;
+  const cudaError_t e = flags == cudaEventRecordExternal
+                            ? capture(stream, [&] { return Task{cudaGraphNodeTypeEventRecord, EventUse{handle, event}}; },
+                                      captured)
+                            : capture_record(stream, *event, captured);
+  if (e != cudaSuccess || captured) return e;
   event->record(stream);
   return cudaSuccess;
 }
@@ -123,12 +180,16 @@ cudaError_t lockstep_host_cudaEventQuery(cudaEvent_t handle) {
   if (const cudaError_t e = lockstep_host_sticky_error()) return e;
   const auto event = find_event(handle);
   if (!event) return cudaErrorInvalidResourceHandle;
+  if (const cudaError_t e = check_not_captured(*event)) return e;
+  if (const cudaError_t e = check_allowed()) return e;
   return event->point().reached() ? cudaSuccess : cudaErrorNotReady;
 }
 cudaError_t lockstep_host_cudaEventSynchronize(cudaEvent_t handle) {
   if (const cudaError_t e = lockstep_host_sticky_error()) return e;
   const auto event = find_event(handle);
   if (!event) return cudaErrorInvalidResourceHandle;
+  if (const cudaError_t e = check_not_captured(*event)) return e;
+  if (const cudaError_t e = check_allowed()) return e;
   engine().wait(event->point());
   return lockstep_host_sticky_error();
 }

@@ -6,13 +6,19 @@
 
 #include <utility>
 
+#include "reference/cuda/activity.h"
 #include "reference/cuda/engine.h"
 #include "reference/cuda/host_call.h"
 
 namespace lockstep::host {
 
+static uint64_t next_id() {
+  static std::atomic<uint64_t> last{0};
+  return ++last;
+}
+
 Stream::Stream(int on_device, StreamKind of_kind, int with_priority)
-    : device(on_device), kind(of_kind), priority(with_priority) {}
+    : device(on_device), kind(of_kind), priority(with_priority), id(next_id()) {}
 
 Stream::~Stream() {
   if (host_queue_) stop_host_queue(*host_queue_);
@@ -20,7 +26,7 @@ Stream::~Stream() {
 
 uint64_t Stream::enqueue(std::unique_ptr<Op> op, std::vector<Point> after) {
   const std::lock_guard lock(mutex_);
-  queue_.push_back({std::move(op), std::move(after)});
+  queue_.push_back({std::move(op), std::move(after), in_graph(), 0});
   return enqueued_.fetch_add(1, std::memory_order_seq_cst) + 1;
 }
 
@@ -51,7 +57,12 @@ Step Stream::step_head(Node& head) {
     if (!head.after.back().reached()) return Step::waiting;
     head.after.pop_back();
   }
-  return head.op->step();
+  const ActivitySink sink = activity_sink();
+  if (sink == nullptr) return head.op->step();
+  if (head.begun == 0) head.begun = now_ns();
+  const Step step = head.op->step();
+  if (step == Step::done) tell_activity(sink, *head.op, *this, head.begun, head.in_graph);
+  return step;
 }
 
 void Stream::tell(const Node& waiting, Blocked& blocked) const {

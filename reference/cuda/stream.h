@@ -4,8 +4,7 @@
 //
 //   - the progress thread drives every stream that nobody waits for,
 //   - whoever waits for a stream, an event or a device drains it himself, which saves the hand-over to another thread,
-//   - user host functions run on a thread of the stream's own, started at the first one, so that code of the user's
-//   that
+//   - user host functions run on a thread of the stream's own, started at the first one, so that code of the user's that
 //     blocks holds up its stream only, and never runs on the thread of somebody who waits.
 //
 // Completion is a count: the n-th operation of a stream is over when completed() >= n. Events and the waits between
@@ -36,6 +35,7 @@ struct Point {
 // How a stream and the legacy default stream of its device wait for each other.
 enum class StreamKind : uint8_t { legacy, blocking, non_blocking };
 
+struct Seat;       // in a capture; see capture.h
 struct HostQueue;  // the thread for user host functions; see host_call.cc
 
 enum class Drive { idle, busy, waiting, progressed };
@@ -57,6 +57,7 @@ class Stream {
   const int device;
   const StreamKind kind;
   const int priority;
+  const uint64_t id;  // never the same twice in a process
 
   // The operation starts when everything in `after` is over. Returns its number.
   uint64_t enqueue(std::unique_ptr<Op> op, std::vector<Point> after);
@@ -73,11 +74,14 @@ class Stream {
 
   std::atomic<int> waiters{0};        // threads that drain this stream; the progress thread leaves it to them
   std::atomic<bool> orphaned{false};  // destroyed while it had work
+  std::shared_ptr<Seat> seat;         // set while the stream is captured; guarded by capture.cc's lock
 
  private:
   struct Node {
     std::unique_ptr<Op> op;
     std::vector<Point> after;
+    bool in_graph = false;
+    int64_t begun = 0;  // when it was first stepped, if somebody listens
   };
   Step step_head(Node& head);
   Node* head();

@@ -42,7 +42,8 @@ ncclResult_t run(GroupWork& work) {
   if (const ncclResult_t result = run_jobs(work.jobs, &work.given_up); result != ncclSuccess) return result;
   for (const auto& plan : work.planned)
     if (const ncclResult_t result = check_launch(*plan.comm, plan.calls); result != ncclSuccess) return result;
-  for (const auto& plan : work.planned) launch(plan.comm, plan.calls);
+  for (const auto& plan : work.planned)
+    if (const ncclResult_t result = launch(plan.comm, plan.calls); result != ncclSuccess) return result;
   return ncclSuccess;
 }
 

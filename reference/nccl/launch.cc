@@ -8,6 +8,7 @@
 #include <functional>
 #include <utility>
 
+#include "interpose/include/lockstep.h"
 #include "reference/nccl/collective.h"
 #include "reference/nccl/log.h"
 #include "reference/nccl/messages.h"
@@ -29,7 +30,7 @@ class Launch final : public host::Op {
  public:
   // `number`: of this operation among those of the communicator, from 1.
   Launch(std::shared_ptr<Comm> comm, const std::vector<Call>& calls, uint64_t number)
-      : comm_(std::move(comm)), number_(number), messages_(*comm_) {
+      : comm_(std::move(comm)), fn_(calls.front().fn), number_(number), messages_(*comm_) {
     collectives_.reserve(static_cast<size_t>(std::count_if(calls.begin(), calls.end(), std::not_fn(is_message))));
     for (const Call& call : calls) {
       if (is_message(call))
@@ -52,6 +53,7 @@ class Launch final : public host::Op {
     host::Bell* const bell = next_ == collectives_.size() ? &comm_->self().bell : &comm_->control->header().bell;
     return {comm_->control, bell};
   }
+  host::Activity activity() const override { return {LOCKSTEP_ACTIVITY_NCCL, abi::find_function(fn_)->name}; }
 
  private:
   // Collectives first, in order; then all messages at once.
@@ -64,6 +66,7 @@ class Launch final : public host::Op {
   }
 
   const std::shared_ptr<Comm> comm_;
+  const abi::Fn fn_;
   const uint64_t number_;
   std::vector<Collective> collectives_;
   size_t next_ = 0;  // of them
@@ -102,12 +105,33 @@ ncclResult_t check_call(const Comm& comm, const Call& call) {
   return is_message(call) ? ncclSuccess : choose_algorithm(comm, call, algorithm);
 }
 
+// Streams in capture take the calls as a node of a graph, which starts them anew with each launch.
+ncclResult_t capture_now(const std::shared_ptr<Comm>& comm, const std::vector<Call>& calls, bool& captured) {
+  const auto recipe = [comm, calls](const std::shared_ptr<host::Stream>& stream, std::vector<host::Point> after) {
+    return start(comm, calls, stream, std::move(after));
+  };
+  const cudaError_t error = api().capture(streams_of(calls), recipe, captured);
+  if (error == cudaSuccess) return ncclSuccess;
+  if (error == cudaErrorStreamCaptureIsolation || error == cudaErrorStreamCaptureMerge) {
+    warn("Streams given to a communicator within a NCCL group must either be all uncaptured or all captured by the "
+         "same graph.");
+    return ncclInvalidUsage;
+  }
+  warn("Cuda failure %d: a stream in capture cannot take this operation", static_cast<int>(error));
+  return ncclUnhandledCudaError;
+}
+ncclResult_t capture(const std::shared_ptr<Comm>& comm, const std::vector<Call>& calls, bool& captured) {
+  return api().anybody_captures() ? capture_now(comm, calls, captured) : ncclSuccess;
+}
+
 }  // namespace
 
 ncclResult_t launch_one(const std::shared_ptr<Comm>& comm, const Call& call) {
   if (const ncclResult_t result = check_call(*comm, call); result != ncclSuccess) return result;
   const std::vector<Call> calls{call};
   if (!self_messages_pair(*comm, calls)) return ncclInvalidUsage;
+  bool captured = false;
+  if (const ncclResult_t result = capture(comm, calls, captured); result != ncclSuccess || captured) return result;
   start(comm, calls, call.queue, {});
   return ncclSuccess;
 }
@@ -118,12 +142,15 @@ ncclResult_t check_launch(const Comm& comm, const std::vector<Call>& calls) {
   return self_messages_pair(comm, calls) ? ncclSuccess : ncclInvalidUsage;
 }
 
-void launch(const std::shared_ptr<Comm>& comm, const std::vector<Call>& calls) {
+ncclResult_t launch(const std::shared_ptr<Comm>& comm, const std::vector<Call>& calls) {
+  bool captured = false;
+  if (const ncclResult_t result = capture(comm, calls, captured); result != ncclSuccess || captured) return result;
   const Streams streams = streams_of(calls);
   std::vector<host::Point> after;
   for (size_t s = 1; s < streams.size(); ++s) after.push_back(api().tail(streams[s]));
   const host::Point end = start(comm, calls, streams.front(), std::move(after));
   for (size_t s = 1; s < streams.size(); ++s) api().submit(streams[s], std::make_unique<Marker>(), {end});
+  return ncclSuccess;
 }
 
 }  // namespace lockstep::nccl

@@ -15,8 +15,8 @@ namespace lockstep::nccl {
 ncclResult_t check_launch(const Comm& comm, const std::vector<Call>& calls);
 
 // Enqueues. The operation runs on the first stream of the calls; it waits for all other streams they name, and those
-// wait for it, as if the group stood in each of them.
-void launch(const std::shared_ptr<Comm>& comm, const std::vector<Call>& calls);
+// wait for it, as if the group stood in each of them. Fails if the streams are captured and cannot take it.
+ncclResult_t launch(const std::shared_ptr<Comm>& comm, const std::vector<Call>& calls);
 
 // Both for a single call on its own.
 ncclResult_t launch_one(const std::shared_ptr<Comm>& comm, const Call& call);

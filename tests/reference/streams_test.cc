@@ -7,54 +7,14 @@
 #include <sys/stat.h>
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdlib>
 #include <cstring>
-#include <mutex>
 #include <numeric>
 
-#include "tests/reference/ranks.h"
+#include "tests/reference/streams.h"
 
 namespace lockstep::test {
 namespace {
-
-void in_child(const std::function<void()>& body, milliseconds limit = milliseconds(20000)) {
-  std::vector<Child> child;
-  child.emplace_back(body);
-  expect_all_end_well(child, limit);
-}
-
-// Holds a stream up until opened.
-class Latch {
- public:
-  static void wait(void* self) { static_cast<Latch*>(self)->wait(); }
-  void open() {
-    const std::lock_guard lock(mutex_);
-    open_ = true;
-    changed_.notify_all();
-  }
-
- private:
-  void wait() {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [this] { return open_; });
-  }
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool open_ = false;
-};
-
-cudaStream_t new_stream(unsigned flags = cudaStreamNonBlocking) {
-  cudaStream_t stream = nullptr;
-  EXPECT_EQ(cudaSuccess, cudaStreamCreateWithFlags(&stream, flags));
-  return stream;
-}
-cudaEvent_t new_event(unsigned flags = cudaEventDefault) {
-  cudaEvent_t event = nullptr;
-  EXPECT_EQ(cudaSuccess, cudaEventCreateWithFlags(&event, flags));
-  return event;
-}
-void brief_pause() { std::this_thread::sleep_for(milliseconds(30)); }
 
 TEST(Streams, RunTheirWorkInOrderAndApartFromEachOther) {
   in_child([] {
