@@ -6,6 +6,7 @@
 #include "reference/nccl/calls.h"
 
 #include "reference/nccl/checks.h"
+#include "reference/nccl/fault.h"
 #include "reference/nccl/group.h"
 #include "reference/nccl/named_id.h"
 #include "reference/nccl/settings.h"
@@ -30,9 +31,11 @@ void tell(const char* name, const Comm& comm, const Call& call) {
        static_cast<void*>(call.stream));
 }
 
-// The arguments are good, and the call is on record.
-ncclResult_t admit(const char* name, ncclComm_t handle, std::shared_ptr<Comm>& comm, Call& call) {
+// The arguments are good, and the call is on record. What was made to go wrong is done to it, or said in `faulted`.
+ncclResult_t admit(const char* name, ncclComm_t handle, std::shared_ptr<Comm>& comm, Call& call, Faulted& faulted) {
   if (const ncclResult_t result = look_up_for(name, handle, comm); result != ncclSuccess) return result;
+  faulted = apply_faults(*comm, call);
+  if (faulted.result != ncclSuccess) return faulted.result;
   if (const ncclResult_t result = check_arguments(name, *comm, call); result != ncclSuccess) return result;
   if (info_wanted(kColl)) tell(name, *comm, call);
   comm->calls.fetch_add(1);
@@ -48,14 +51,28 @@ ncclResult_t answer(const std::shared_ptr<Comm>& comm, ncclResult_t result) {
                                                            : result;
 }
 
+// Does the call, unless it was made to be skipped or to be late.
+template <class Act>
+ncclResult_t carry_out(const Faulted& faulted, Act act) {
+  if (faulted.skip) return ncclSuccess;
+  if (faulted.hold) {
+    hold_back([act]() mutable { act(); });
+    return ncclSuccess;
+  }
+  const ncclResult_t result = act();
+  do_held_back();
+  return result;
+}
+
 ncclResult_t enqueue(ncclComm_t handle, Call call) {
   const char* const name = abi::find_function(call.fn)->name;
   std::shared_ptr<Comm> comm;
-  ncclResult_t result = admit(name, handle, comm, call);
+  Faulted faulted;
+  ncclResult_t result = admit(name, handle, comm, call, faulted);
   const bool message = call.fn == Fn::Send || call.fn == Fn::Recv;
   if (result == ncclSuccess && call.count == 0 && !message) return result;  // takes no part in matching, as in NCCL
   if (result == ncclSuccess) result = check_operator(*comm, call);
-  if (result == ncclSuccess) result = issue(comm, call);
+  if (result == ncclSuccess) result = carry_out(faulted, [comm, call] { return issue(comm, call); });
   if (result != ncclSuccess && result != ncclInProgress) group_error(result);
   return answer(comm, result);
 }
@@ -77,9 +94,15 @@ class AsMessages {
 
   ncclResult_t run() {
     const char* const name = abi::find_function(whole_.fn)->name;
-    if (const ncclResult_t result = admit(name, handle_, comm_, whole_); result != ncclSuccess)
+    Faulted faulted;
+    if (const ncclResult_t result = admit(name, handle_, comm_, whole_, faulted); result != ncclSuccess)
       return answer(comm_, group_error(result));
     if (whole_.count == 0) return ncclSuccess;
+    return answer(comm_, carry_out(faulted, [self = *this]() mutable { return self.issue_all(); }));
+  }
+
+ private:
+  ncclResult_t issue_all() {
     group_start();
     for (int peer = 0; peer < comm_->nranks; ++peer) {
       const bool sends = whole_.fn == Fn::AlltoAll || (whole_.fn == Fn::Gather ? peer == whole_.root : at_root());
@@ -87,10 +110,8 @@ class AsMessages {
       if (sends) message(Fn::Send, peer, whole_.fn == Fn::Gather ? 0 : peer);
       if (receives) message(Fn::Recv, peer, whole_.fn == Fn::Scatter ? 0 : peer);
     }
-    return answer(comm_, group_end());
+    return group_end();
   }
-
- private:
   bool at_root() const { return comm_->rank == whole_.root; }
   void message(Fn fn, int peer, int block) {
     Call call = whole_;
@@ -99,6 +120,11 @@ class AsMessages {
     const size_t offset = whole_.bytes() * static_cast<size_t>(block);
     call.send = static_cast<const std::byte*>(whole_.send) + offset;
     call.recv = static_cast<std::byte*>(whole_.recv) + offset;
+    if (whole_.corrupt >= 0) {
+      const auto element = static_cast<size_t>(whole_.corrupt);
+      const bool here = element / whole_.count == static_cast<size_t>(block);
+      call.corrupt = here ? static_cast<int64_t>(element % whole_.count) : -1;
+    }
     group_error(issue(comm_, call));
   }
 
@@ -201,7 +227,13 @@ ncclResult_t run(Tag<Fn::GroupStart>) {
   group_start();
   return ncclSuccess;
 }
-ncclResult_t run(Tag<Fn::GroupEnd>) { return group_end(); }
-ncclResult_t run(Tag<Fn::GroupSimulateEnd>, ncclSimInfo_t* sim) { return group_simulate_end(sim); }
+ncclResult_t run(Tag<Fn::GroupEnd>) {
+  do_held_back();
+  return group_end();
+}
+ncclResult_t run(Tag<Fn::GroupSimulateEnd>, ncclSimInfo_t* sim) {
+  do_held_back();
+  return group_simulate_end(sim);
+}
 
 }  // namespace lockstep::nccl

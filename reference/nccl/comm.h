@@ -43,9 +43,10 @@ struct Call {
 
   // Set where the arguments are checked:
   Arithmetic arithmetic = Arithmetic::sum;
-  uint64_t scale = 0;                             // see Input in reduce.h
-  const void* scale_at = nullptr;                 // where that is read when the operation starts, if not null
-  int64_t corrupt = -1;                           // element of the result to spoil; see fault.h
+  uint64_t scale = 0;              // see Input in reduce.h
+  const void* scale_at = nullptr;  // where that is read when the operation starts, if not null
+  int64_t corrupt = -1;            // element of the result to spoil; see fault.h
+  int corrupt_bit = -1;
   std::shared_ptr<host::Stream> queue = nullptr;  // what `stream` meant to the caller; nullptr: nothing
 
   uint64_t scale_now() const;

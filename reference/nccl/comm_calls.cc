@@ -9,6 +9,7 @@
 
 #include "reference/nccl/calls.h"
 #include "reference/nccl/checks.h"
+#include "reference/nccl/fault.h"
 #include "reference/nccl/group.h"
 #include "reference/nccl/log.h"
 
@@ -219,12 +220,15 @@ ncclResult_t run(Tag<Fn::CommShrink>, ncclComm_t handle, int* excluded, int coun
 
 ncclResult_t run(Tag<Fn::CommFinalize>, ncclComm_t handle) {
   if (handle == nullptr) return ncclSuccess;
+  do_held_back();
   const ncclResult_t result = finalize(handle);
   return result == ncclInProgress ? result : group_error(result);
 }
 
 ncclResult_t run(Tag<Fn::CommDestroy>, ncclComm_t handle) {
-  return handle == nullptr ? ncclSuccess : group_error(destroy(handle));
+  if (handle == nullptr) return ncclSuccess;
+  do_held_back();
+  return group_error(destroy(handle));
 }
 
 ncclResult_t run(Tag<Fn::CommAbort>, ncclComm_t handle) {

@@ -14,6 +14,7 @@
 #include "interpose/abi/comm_hash.h"
 #include "reference/nccl/algorithm.h"
 #include "reference/nccl/comm.h"
+#include "reference/nccl/fault.h"
 #include "reference/nccl/log.h"
 #include "reference/nccl/named_id.h"
 #include "reference/nccl/settings.h"
@@ -177,6 +178,7 @@ ncclResult_t begin_init(const InitRequest& request, std::shared_ptr<Comm>& out, 
                                  : abi::comm_hash_of_unique_id(&request.id);
   comm->world_rank = parent != nullptr ? parent->world_rank : world_rank_of(request.rank, request.all_on_one_thread);
   if (const ncclResult_t result = check_algorithm_settings(); result != ncclSuccess) return result;
+  if (const ncclResult_t result = check_fault_setting(); result != ncclSuccess) return result;
   if (api().heap_address().fd < 0) {
     warn("cannot make this process's shared heap");
     return ncclSystemError;

@@ -10,6 +10,7 @@
 
 #include "interpose/include/lockstep.h"
 #include "reference/nccl/collective.h"
+#include "reference/nccl/fault.h"
 #include "reference/nccl/log.h"
 #include "reference/nccl/messages.h"
 
@@ -33,6 +34,7 @@ class Launch final : public host::Op {
       : comm_(std::move(comm)), fn_(calls.front().fn), number_(number), messages_(*comm_) {
     collectives_.reserve(static_cast<size_t>(std::count_if(calls.begin(), calls.end(), std::not_fn(is_message))));
     for (const Call& call : calls) {
+      if (call.corrupt >= 0) spoiled_.push_back(call);
       if (is_message(call))
         messages_.add(call);
       else
@@ -45,6 +47,8 @@ class Launch final : public host::Op {
     comm_->stepping.fetch_add(1);
     const bool cut_off = comm_->aborted.load() || number_ <= comm_->dropped.load();
     const Step result = cut_off ? Step::done : work();
+    if (result == Step::done && !cut_off)
+      for (const Call& call : spoiled_) spoil_result(*comm_, call);
     comm_->stepping.fetch_sub(1);
     return result;
   }
@@ -71,6 +75,7 @@ class Launch final : public host::Op {
   std::vector<Collective> collectives_;
   size_t next_ = 0;  // of them
   Messages messages_;
+  std::vector<Call> spoiled_;  // by a fault; see fault.h
 };
 
 ncclResult_t check_queue(const Call& call) {
