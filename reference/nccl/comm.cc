@@ -95,6 +95,7 @@ void abort(const std::shared_ptr<Comm>& comm) {
     control->header().life_bell.ring();
   }
   give_up_work(*comm);
+  if (control && !comm->ready.load()) control->forget_made();  // it will never have all its ranks
   wait_until_nobody_steps(*comm);
   unregister_comm(*comm);
   info(kInit, "comm %p rank %d nranks %d cudaDev %d busId %lx - Abort COMPLETE", static_cast<void*>(comm.get()),

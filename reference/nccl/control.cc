@@ -87,6 +87,16 @@ bool complete(Header& header) {
   return nranks != 0 && header.joined.load() >= nranks;
 }
 
+void forget(const Nonce& nonce) {
+  std::shared_ptr<Control> last;  // goes after the lock
+  Segments& all = segments();
+  const std::lock_guard lock(all.mutex);
+  const auto found = all.made.find(nonce);
+  if (found == all.made.end()) return;
+  last = std::move(found->second);
+  all.made.erase(found);
+}
+
 void sweep(Segments& all) {
   std::erase_if(all.made, [](const auto& entry) { return complete(entry.second->header()); });
   std::erase_if(all.known, [](const auto& entry) { return entry.second.expired(); });
@@ -164,15 +174,7 @@ bool Control::map_ranks(int nranks) {
   return ranks_ != nullptr;
 }
 
-void Control::forget_made() {
-  std::shared_ptr<Control> last;  // goes after the lock
-  Segments& all = segments();
-  const std::lock_guard all_lock(all.mutex);
-  const auto found = all.made.find({header().nonce[0], header().nonce[1]});
-  if (found == all.made.end()) return;
-  last = std::move(found->second);
-  all.made.erase(found);
-}
+void Control::forget_made() { forget({header().nonce[0], header().nonce[1]}); }
 
 void Control::close_when_complete() {
   if (!complete(header())) return;
@@ -239,6 +241,12 @@ ncclResult_t open_incomplete_segment(int pid, int fd, std::shared_ptr<Control>& 
   ncclUniqueId whole{};
   std::memcpy(&whole, &id, sizeof id);
   return open_unique_id(whole, control);
+}
+
+void forget_unique_id(const ncclUniqueId& in) {
+  Id id{};
+  std::memcpy(&id, &in, sizeof id);
+  forget({id.nonce[0], id.nonce[1]});
 }
 
 ncclResult_t open_unique_id(const ncclUniqueId& in, std::shared_ptr<Control>& control) {

@@ -146,6 +146,8 @@ class Control {
 // `name` is what the memory is called where the kernel lists it.
 ncclResult_t make_unique_id(ncclUniqueId* id, const char* name = "lockstep-host-comm");
 ncclResult_t open_unique_id(const ncclUniqueId& id, std::shared_ptr<Control>& control);
+// What this process holds for an id it made; not all ranks may ever join, when one of them gives up.
+void forget_unique_id(const ncclUniqueId& id);
 // The memory behind a descriptor of another process. ncclInProgress: it is gone, or all its ranks have joined already.
 ncclResult_t open_incomplete_segment(int pid, int fd, std::shared_ptr<Control>& control);
 

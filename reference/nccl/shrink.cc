@@ -9,6 +9,7 @@
 // have joined. (Another rank may see it being written: then its number is odd.)
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "interpose/abi/comm_hash.h"
@@ -27,10 +28,17 @@ class ShrinkJob final : public Job {
       if (!std::binary_search(excluded.begin(), excluded.end(), r)) members_.push_back(r);
   }
 
+  ~ShrinkJob() override {
+    if (made_id_ && !(over_ && result_ == ncclSuccess)) forget_unique_id(*made_id_);
+  }
+  ShrinkJob(const ShrinkJob&) = delete;
+  ShrinkJob& operator=(const ShrinkJob&) = delete;
+
   Step step() override {
     if (over_) return Step::done;
     if (split_number_ == 0) return start();
     if (!child_job_) return is_posted() ? join() : waiting();
+    if (parent_->aborted.load()) child_->aborted.store(true);  // a peer that was aborted earlier may never join
     const Step step = child_job_->step();
     if (step != Step::done) return step;
     if (child_job_->result() == ncclSuccess) __atomic_store_n(newcomm_, handle_of(*child_), __ATOMIC_RELEASE);
@@ -53,6 +61,7 @@ class ShrinkJob final : public Job {
     if (parent_->rank != members_.front()) return Step::progressed;
     ncclUniqueId id;
     if (const ncclResult_t made = make_unique_id(&id); made != ncclSuccess) return end(made);
+    made_id_ = id;
     ShrinkRecord& mine = record();
     mine.posted.fetch_add(1);
     mine.id = id;
@@ -92,6 +101,7 @@ class ShrinkJob final : public Job {
   ncclComm_t* const newcomm_;
   std::vector<int> members_;  // ranks of the parent that go on
   int split_number_ = 0;
+  std::optional<ncclUniqueId> made_id_;  // of the child, by its first rank
   bool over_ = false;
   ncclResult_t result_ = ncclSuccess;
   std::shared_ptr<Comm> child_;

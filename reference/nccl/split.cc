@@ -5,6 +5,7 @@
 // And the meeting of all ranks by itself, for calls that need nothing else.
 
 #include <algorithm>
+#include <optional>
 #include <tuple>
 #include <utility>
 
@@ -50,6 +51,11 @@ class SplitJob final : public Job {
  public:
   SplitJob(std::shared_ptr<Comm> parent, int color, int key, CommConfig config, ncclComm_t* newcomm)
       : parent_(std::move(parent)), color_(color), key_(key), config_(std::move(config)), newcomm_(newcomm) {}
+  ~SplitJob() override {
+    if (made_id_ && !(state_ == State::over && result_ == ncclSuccess)) forget_unique_id(*made_id_);
+  }
+  SplitJob(const SplitJob&) = delete;
+  SplitJob& operator=(const SplitJob&) = delete;
 
   Step step() override {
     switch (state_) {
@@ -107,9 +113,17 @@ class SplitJob final : public Job {
       leader_ = members.front().second;
       for (int i = 0; i < size_; ++i)
         if (members[static_cast<size_t>(i)].second == parent_->rank) rank_ = i;
-      if (leader_ == parent_->rank && make_unique_id(&record(leader_).id) != ncclSuccess) result_ = ncclSystemError;
+      if (leader_ == parent_->rank) make_id();
     }
     return arrive(State::ids);
+  }
+
+  void make_id() {
+    ncclUniqueId& id = record(leader_).id;
+    if (make_unique_id(&id) == ncclSuccess)
+      made_id_ = id;
+    else
+      result_ = ncclSystemError;
   }
 
   Step join() {
@@ -131,6 +145,7 @@ class SplitJob final : public Job {
     return Step::progressed;
   }
   Step joining() {
+    if (parent_->aborted.load()) child_->aborted.store(true);  // a peer that was aborted earlier may never join
     const Step step = child_job_->step();
     if (step != Step::done) return step;
     if (child_job_->result() == ncclSuccess) __atomic_store_n(newcomm_, handle_of(*child_), __ATOMIC_RELEASE);
@@ -150,6 +165,7 @@ class SplitJob final : public Job {
   int size_ = 0;
   int rank_ = 0;
   int leader_ = 0;
+  std::optional<ncclUniqueId> made_id_;  // of the child, by its first rank
   std::shared_ptr<Comm> child_;
   std::unique_ptr<Job> child_job_;
 };

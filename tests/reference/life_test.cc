@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
-// The life of communicators: groups, splitting, many of them at once, their end, and what is left after it.
-
-#include <dirent.h>
+// The life of communicators: groups, splitting, many of them at once, and their end. What is left after it is
+// leak_test.cc's business.
 
 #include <atomic>
 #include <cstdlib>
@@ -14,14 +13,6 @@
 namespace lockstep::test {
 namespace {
 
-int entries(const char* folder) {
-  int count = 0;
-  if (DIR* dir = opendir(folder)) {
-    while (readdir(dir) != nullptr) ++count;
-    closedir(dir);
-  }
-  return count;
-}
 void in_child(const std::function<void()>& body) {
   std::vector<Child> child;
   child.emplace_back(body);
@@ -178,92 +169,6 @@ TEST(OneThread, DrivesManyRanks) {
   });
 }
 
-TEST(Life, LeavesNoDescriptorThreadOrMappingBehind) {
-  const auto maps = [] {  // of our memory; malloc's and a sanitizer's come and go
-    int found = 0;
-    char line[512];
-    if (std::FILE* file = std::fopen("/proc/self/maps", "r")) {
-      while (std::fgets(line, sizeof line, file) != nullptr) found += std::strstr(line, "lockstep-host") != nullptr;
-      std::fclose(file);
-    }
-    return found;
-  };
-  constexpr int kCycles = 100;
-  int channel[2];
-  ASSERT_EQ(0, pipe(channel));
-  run_ranks(As::processes, 2, [&](int rank) {
-    const auto cycle = [&] {
-      ncclUniqueId id;
-      if (rank == 0) {
-        NCCL_OK(ncclGetUniqueId(&id));
-        ASSERT_EQ(static_cast<ssize_t>(sizeof id), write(channel[1], &id, sizeof id));
-      } else {
-        ASSERT_EQ(static_cast<ssize_t>(sizeof id), read(channel[0], &id, sizeof id));
-      }
-      Rank me(rank, 2, id);
-      DeviceBuffer<float> data(20000);
-      NCCL_OK(ncclAllReduce(data.data, data.data, 20000, ncclFloat, ncclSum, me.comm, me.stream));
-      CUDA_OK(cudaLaunchHostFunc(
-          me.stream, [](void*) {}, nullptr));
-      me.sync();
-      ncclComm_t part = nullptr;
-      NCCL_OK(ncclCommSplit(me.comm, 0, 0, &part, nullptr));
-      NCCL_OK(ncclCommDestroy(part));
-      me.close();
-    };
-    cycle();
-    const int descriptors = entries("/proc/self/fd");
-    const int mappings = maps();
-    const int threads = entries("/proc/self/task");
-    for (int i = 0; i < kCycles; ++i) cycle();
-    EXPECT_EQ(descriptors, entries("/proc/self/fd"));
-    EXPECT_EQ(1, mappings);  // the heap
-    EXPECT_EQ(1, maps());
-    const auto deadline = Clock::now() + milliseconds(5000);  // threads of destroyed streams end by themselves, soon
-    while (entries("/proc/self/task") > threads && Clock::now() < deadline)
-      std::this_thread::sleep_for(milliseconds(5));
-    EXPECT_LE(entries("/proc/self/task"), threads);
-  });
-}
-
-// Their threads, too: a stream's for host functions ends with it.
-TEST(Life, OfDestroyedStreamsLeavesNoThread) {
-  in_child([] {
-    void* data = nullptr;
-    CUDA_OK(cudaMalloc(&data, 8));
-    CUDA_OK(cudaMemsetAsync(data, 0, 8));
-    CUDA_OK(cudaStreamSynchronize(nullptr));
-    const int threads = entries("/proc/self/task");  // this one and the progress thread; a sanitizer may have its own
-    for (int i = 0; i < 50; ++i) {
-      cudaStream_t stream = nullptr;
-      CUDA_OK(cudaStreamCreateWithFlags(&stream, i % 2 == 0 ? cudaStreamDefault : cudaStreamNonBlocking));
-      CUDA_OK(cudaLaunchHostFunc(
-          stream, [](void*) { std::this_thread::sleep_for(milliseconds(1)); }, nullptr));
-      if (i % 3 == 0) CUDA_OK(cudaStreamSynchronize(stream));
-      CUDA_OK(cudaStreamDestroy(stream));
-      if (i % 3 == 1) CUDA_OK(cudaDeviceSynchronize());
-    }
-    CUDA_OK(cudaDeviceSynchronize());
-    std::this_thread::sleep_for(milliseconds(50));  // the progress thread falls asleep
-    const auto deadline = Clock::now() + milliseconds(5000);
-    while (entries("/proc/self/task") > threads && Clock::now() < deadline)
-      std::this_thread::sleep_for(milliseconds(5));
-    EXPECT_LE(entries("/proc/self/task"), threads);
-  });
-}
-
-// Who makes an id need not be a rank; it drops what it no longer needs when it makes the next one.
-TEST(Life, LeavesAMakerOfIdsWithoutDescriptorsToo) {
-  ncclUniqueId id;
-  NCCL_OK(ncclGetUniqueId(&id));
-  const int before = entries("/proc/self/fd");
-  for (int i = 0; i < 5; ++i) {
-    run_ranks(As::processes, 1, [&](int rank) { Rank(rank, 1, id).close(); });
-    NCCL_OK(ncclGetUniqueId(&id));
-  }
-  EXPECT_EQ(before, entries("/proc/self/fd"));
-}
-
 TEST(Life, OfManyCommunicatorsAtOnce) {
   constexpr int kComms = 20;
   std::vector<ncclUniqueId> ids(kComms);
@@ -349,20 +254,6 @@ TEST(Life, ExitsWithWorkInFlight) {
       exit(::testing::Test::HasFailure() ? 1 : 0);
     });
   expect_all_end_well(ranks, milliseconds(10000));
-}
-
-TEST(Life, OfSixtyFourThreadsAsRanks) {
-  setenv("LOCKSTEP_HOST_DEVICES", "64", 1);
-  run_job(As::threads, 64, [](Rank& me) {
-    DeviceBuffer<int> data(2000);
-    for (int round = 0; round < 3; ++round) {
-      for (size_t i = 0; i < data.count; ++i) data[i] = me.rank;
-      NCCL_OK(ncclAllReduce(data.data, data.data, round == 0 ? 10 : 2000, ncclInt, ncclSum, me.comm, me.stream));
-      me.sync();
-      EXPECT_EQ(2016, data[9]);
-    }
-  });
-  unsetenv("LOCKSTEP_HOST_DEVICES");
 }
 
 }  // namespace
