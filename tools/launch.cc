@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <filesystem>
 
+#include "tools/linking.h"
 #include "tools/processes.h"
 
 namespace lockstep {
@@ -76,7 +77,44 @@ Result<std::string> preload_name(const std::string& folder, std::string& search_
   return std::string("liblockstep.so");
 }
 
+// The program and, as it may be a launcher or an interpreter, whatever else of its command line is an ELF program.
+// Returns whether one has an RPATH, which the loader searches before LD_LIBRARY_PATH; only a preloaded library of the
+// same name comes before that.
+Result<bool> check_linking(const std::string& program, const std::vector<std::string>& command) {
+  std::vector<std::string> files{program};
+  for (size_t i = 1; i < command.size(); ++i)
+    if (access(command[i].c_str(), X_OK) == 0) files.push_back(command[i]);
+  bool rpath = false;
+  for (const std::string& file : files) {
+    const std::optional<Linking> linking = linking_of(file);
+    if (!linking) continue;
+    if (const std::string obstacle = host_obstacle(file, *linking); !obstacle.empty()) return Error{obstacle};
+    rpath |= linking->rpath;
+  }
+  return rpath;
+}
+
+// Puts the host runtime where the program will find it.
+Result<bool> add_host_runtime(const std::string& libraries, const std::string& program,
+                              const std::vector<std::string>& command, std::string& search_path, std::string& preload) {
+  const std::string host = libraries + "/lockstep/host";
+  if (!fs::exists(host + "/libnccl.so.2"))
+    return Error{fmt::format(
+        "{}/libnccl.so.2: the host runtime was expected there; build or install Lockstep as a whole", host)};
+  search_path = put_in_front(host, search_path);
+  const Result<bool> rpath = check_linking(program, command);
+  if (!rpath || !*rpath) return rpath;
+  if (host.find_first_of(" \t\n") != std::string::npos)
+    return Error{fmt::format("{}: the program has an RPATH, so the host runtime must be preloaded, which the dynamic "
+                             "loader cannot do from a folder with a blank in its name; move Lockstep",
+                             host)};
+  for (const char* name : {"libcuda.so.1", "libcudart.so.13", "libnccl.so.2"})
+    if (preload.find(host + "/" + name) == std::string::npos) preload += ":" + host + "/" + name;
+  return true;
+}
+
 Result<std::vector<std::pair<std::string, std::string>>> environment_for(const RunOptions& options,
+                                                                         const std::string& program,
                                                                          const std::string& folder) {
   std::vector<std::pair<std::string, std::string>> environment;
   Result<std::string> libraries = library_folder();
@@ -84,14 +122,12 @@ Result<std::vector<std::pair<std::string, std::string>>> environment_for(const R
   std::string search_path = from_environment("LD_LIBRARY_PATH");
   const Result<std::string> shim = preload_name(*libraries, search_path);
   if (!shim) return Error{shim.error()};
-  environment.emplace_back("LD_PRELOAD", put_in_front(*shim, from_environment("LD_PRELOAD")));
+  std::string preload = put_in_front(*shim, from_environment("LD_PRELOAD"));
   if (options.host) {
-    const std::string host = *libraries + "/lockstep/host";
-    if (!fs::exists(host + "/libnccl.so.2"))
-      return Error{fmt::format(
-          "{}/libnccl.so.2: the host runtime was expected there; build or install Lockstep as a whole", host)};
-    search_path = put_in_front(host, search_path);
+    const Result<bool> added = add_host_runtime(*libraries, program, options.command, search_path, preload);
+    if (!added) return Error{added.error()};
   }
+  environment.emplace_back("LD_PRELOAD", preload);
   if (search_path != from_environment("LD_LIBRARY_PATH")) environment.emplace_back("LD_LIBRARY_PATH", search_path);
   environment.emplace_back("LOCKSTEP_DIR", folder);
   environment.emplace_back("LOCKSTEP_RUN_ID", name_of_run());
@@ -142,7 +178,7 @@ Result<Launch> prepare_launch(const RunOptions& options) {
   Result<std::string> folder = make_folder(wanted);
   if (!folder) return Error{folder.error()};
   launch.folder = *folder;
-  auto environment = environment_for(options, launch.folder);
+  auto environment = environment_for(options, launch.program, launch.folder);
   if (!environment) return Error{environment.error()};
   launch.environment = std::move(*environment);
   return launch;

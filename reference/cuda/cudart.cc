@@ -14,8 +14,11 @@ namespace {
 
 thread_local cudaError_t t_last = cudaSuccess;
 
+// What is wrong with the process goes before what is wrong with the arguments.
 cudaError_t note(cudaError_t error) {
-  if (error != cudaSuccess) t_last = error;
+  if (error == cudaSuccess) return error;
+  if (const cudaError_t sticky = lockstep_host_sticky_error()) error = sticky;
+  t_last = error;
   return error;
 }
 
@@ -109,6 +112,11 @@ LOCKSTEP_EXPORT void __cudaRegisterManagedVar(void**, void**, char*, const char*
 LOCKSTEP_EXPORT void __cudaRegisterHostVar(void**, const char*, char*, size_t) {}
 LOCKSTEP_EXPORT void __cudaRegisterUnifiedTable(void**, void*) {}
 LOCKSTEP_EXPORT char __cudaInitModule(void**) { return 0; }
+// On the way to a launch; the launch says what is wrong.
+LOCKSTEP_EXPORT cudaError_t __cudaGetKernel(void** kernel, const void* entry) {
+  *kernel = const_cast<void*>(entry);
+  return cudaSuccess;
+}
 LOCKSTEP_EXPORT unsigned __cudaPushCallConfiguration(dim3, dim3, size_t, cudaStream_t) { return 0; }
 LOCKSTEP_EXPORT cudaError_t __cudaPopCallConfiguration(dim3*, dim3*, size_t*, void*) {
   return note(lockstep_host_refuse_kernel("a kernel launch (<<<...>>>)"));

@@ -34,6 +34,22 @@ template <class T>
 inline cudaError_t cudaMallocAsync(T** pointer, size_t bytes, cudaStream_t stream) {
   return ::cudaMallocAsync(reinterpret_cast<void**>(pointer), bytes, stream);
 }
+template <class T>
+inline cudaError_t cudaMallocAsync(T** pointer, size_t bytes, cudaMemPool_t pool, cudaStream_t stream) {
+  return ::cudaMallocFromPoolAsync(reinterpret_cast<void**>(pointer), bytes, pool, stream);
+}
+template <class T>
+inline cudaError_t cudaMallocFromPoolAsync(T** pointer, size_t bytes, cudaMemPool_t pool, cudaStream_t stream) {
+  return ::cudaMallocFromPoolAsync(reinterpret_cast<void**>(pointer), bytes, pool, stream);
+}
+template <class T>
+inline cudaError_t cudaMallocPitch(T** pointer, size_t* pitch, size_t width, size_t height) {
+  return ::cudaMallocPitch(reinterpret_cast<void**>(pointer), pitch, width, height);
+}
+template <class T>
+inline cudaError_t cudaHostGetDevicePointer(T** device, void* pointer, unsigned int flags) {
+  return ::cudaHostGetDevicePointer(reinterpret_cast<void**>(device), pointer, flags);
+}
 inline cudaError_t cudaEventCreate(cudaEvent_t* event, unsigned int flags) {
   return ::cudaEventCreateWithFlags(event, flags);
 }
