@@ -10,6 +10,7 @@
 #include <fstream>
 #include <map>
 #include <set>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -127,6 +128,31 @@ TEST(Exports, OfCudartAreTheRealOnes) {
     EXPECT_EQ(symbol.weak, mine->second.weak) << name;
   }
   for (const auto& [name, symbol] : ours) EXPECT_EQ(1u, real.count(name)) << name << " is no function of " << cudart;
+}
+
+// The page's table of what is there and what is not.
+TEST(Exports, AreAsTheDocumentationSays) {
+  std::set<std::string> present;
+  std::set<std::string> absent;
+#define LOCKSTEP_CUDART(name, params, args) present.insert(#name);
+#define LOCKSTEP_CUDART_ABSENT(name) absent.insert(#name);
+#include "reference/cuda/include/cuda_functions.def"
+  std::ifstream page(LOCKSTEP_HOST_PAGE);
+  int checked = 0;
+  for (std::string line; std::getline(page, line);) {
+    std::vector<std::string> cells;
+    std::istringstream row(line);
+    for (std::string cell; std::getline(row, cell, '|');) cells.push_back(cell);
+    if (cells.size() != 4) continue;  // "", what, present, absent
+    for (size_t column = 2; column < 4; ++column)
+      for (size_t at = 0; (at = cells[column].find("`cuda", at)) != std::string::npos; ++at) {
+        const std::string name = cells[column].substr(at + 1, cells[column].find('`', at + 1) - at - 1);
+        if (name == "cudaEventInterprocess") continue;  // a flag
+        EXPECT_EQ(1u, (column == 2 ? present : absent).count(name)) << name;
+        ++checked;
+      }
+  }
+  EXPECT_GT(checked, 50);
 }
 
 TEST(Exports, HoldAllThatTheRealNcclHas) {
