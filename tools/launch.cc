@@ -105,9 +105,10 @@ Result<bool> add_host_runtime(const std::string& libraries, const std::string& p
   const Result<bool> rpath = check_linking(program, command);
   if (!rpath || !*rpath) return rpath;
   if (host.find_first_of(" \t\n") != std::string::npos)
-    return Error{fmt::format("{}: the program has an RPATH, so the host runtime must be preloaded, which the dynamic "
-                             "loader cannot do from a folder with a blank in its name; move Lockstep",
-                             host)};
+    return Error{
+        fmt::format("{}: the program has an RPATH, so the host runtime must be preloaded, which the dynamic "
+                    "loader cannot do from a folder with a blank in its name; move Lockstep",
+                    host)};
   for (const char* name : {"libcuda.so.1", "libcudart.so.13", "libnccl.so.2"})
     if (preload.find(host + "/" + name) == std::string::npos) preload += ":" + host + "/" + name;
   return true;

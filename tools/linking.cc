@@ -119,22 +119,24 @@ std::optional<Linking> linking_of(const std::string& path) {
 std::string host_obstacle(const std::string& path, const Linking& linking) {
   if (linking.static_nccl)
     return fmt::format(
-        "{}: NCCL is linked in (libnccl_static.a), so the host runtime cannot take its place; relink with -lnccl", path);
+        "{}: NCCL is linked in (libnccl_static.a), so the host runtime cannot take its place; relink with -lnccl",
+        path);
   if (linking.static_cudart)
     return fmt::format(
         "{}: the CUDA runtime is linked in (nvcc's default), so the host runtime cannot take its place; relink with "
         "`nvcc -cudart shared` (or -lcudart)",
         path);
   if (linking.needs("libcudart.so.12") || linking.needs("libcudart.so.11"))
-    return fmt::format("{}: it is linked to an older libcudart than the host runtime's, libcudart.so.13; build it with CUDA 13",
-                       path);
+    return fmt::format(
+        "{}: it is linked to an older libcudart than the host runtime's, libcudart.so.13; build it with CUDA 13", path);
   for (const std::string& name : linking.needed)
     if (name.find('/') != std::string::npos &&
         (name.find("libcudart.so") != std::string::npos || name.find("libnccl.so") != std::string::npos ||
          name.find("libcuda.so") != std::string::npos))
-      return fmt::format("{}: it names {} by its path, so the host runtime cannot take its place; relink with -lcudart "
-                         "-lnccl and -L",
-                         path, name);
+      return fmt::format(
+          "{}: it names {} by its path, so the host runtime cannot take its place; relink with -lcudart "
+          "-lnccl and -L",
+          path, name);
   return "";
 }
 

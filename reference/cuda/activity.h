@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
-// Tells whoever wants to know what ran when: lockstep_activity_v1 of interpose/include/lockstep.h, looked up once. Where
-// nobody defines it, all this costs is the look at one pointer.
+// Tells whoever wants to know what ran when: lockstep_activity_v1 of interpose/include/lockstep.h, looked up once.
+// Where nobody defines it, all this costs is the look at one pointer.
 
 #pragma once
 

@@ -32,12 +32,13 @@ class Api {
   virtual std::shared_ptr<Stream> stream(cudaStream_t handle, int device) = 0;
   virtual Point submit(const std::shared_ptr<Stream>& stream, std::unique_ptr<Op> op, std::vector<Point> after) = 0;
   virtual bool anybody_captures() = 0;  // if not, capture() need not be called
-  // Streams may be in capture: then nothing is submitted, and what was asked for becomes a node of a graph. To be called
-  // before a submit(), with all streams the work stands in. If `captured` is true afterwards, `recipe` was taken as the
-  // node, and is called each time the graph is launched, on a stream of the graph's choice and with what it has to wait
-  // for; it submits the work there (as often as it is called, with what of its own the work waits for) and returns the
-  // point of its end. Whatever it refers to it must keep alive. If `captured` is false and there is no error, the caller
-  // submits as ever. Errors: cudaErrorStreamCaptureIsolation, some of the streams are captured and some are not;
+  // Streams may be in capture: then nothing is submitted, and what was asked for becomes a node of a graph. To be
+  // called before a submit(), with all streams the work stands in. If `captured` is true afterwards, `recipe` was taken
+  // as the node, and is called each time the graph is launched, on a stream of the graph's choice and with what it has
+  // to wait for; it submits the work there (as often as it is called, with what of its own the work waits for) and
+  // returns the point of its end. Whatever it refers to it must keep alive. If `captured` is false and there is no
+  // error, the caller submits as ever. Errors: cudaErrorStreamCaptureIsolation, some of the streams are captured and
+  // some are not;
   // ...Merge, they are in different captures; ...Invalidated, their capture can take nothing any more; ...Implicit, one
   // is the legacy default stream, which would have to wait for a captured one.
   virtual cudaError_t capture(const std::vector<std::shared_ptr<Stream>>& streams, Recipe recipe, bool& captured) = 0;
@@ -51,8 +52,8 @@ class Api {
   virtual HeapAddress heap_address() = 0;
   virtual std::shared_ptr<PeerHeap> peer_heap(const HeapAddress& address) = 0;  // nullptr: the peer is gone
 
-  virtual Bell& local_bell() = 0;          // what changed inside this process
-  virtual void poke() = 0;                 // wakes the progress thread
+  virtual Bell& local_bell() = 0;                     // what changed inside this process
+  virtual void poke() = 0;                            // wakes the progress thread
   virtual void ranks_here(int ranks, int cores) = 0;  // so many ranks share so many cores, as far as known
   virtual int ranks_per_core() = 0;
 

@@ -190,10 +190,9 @@ cudaError_t check_allowed() {
   const std::lock_guard lock(state().mutex);
   cudaError_t result = cudaSuccess;
   for (const auto& capture : state().active) {
-    const bool prohibits =
-        capture->thread == std::this_thread::get_id()
-            ? capture->mode != cudaStreamCaptureModeRelaxed
-            : capture->mode == cudaStreamCaptureModeGlobal && t_mode == cudaStreamCaptureModeGlobal;
+    const bool prohibits = capture->thread == std::this_thread::get_id()
+                               ? capture->mode != cudaStreamCaptureModeRelaxed
+                               : capture->mode == cudaStreamCaptureModeGlobal && t_mode == cudaStreamCaptureModeGlobal;
     if (!prohibits) continue;
     capture->invalid = true;
     result = cudaErrorStreamCaptureUnsupported;

@@ -3,10 +3,10 @@
 // Stream capture: while a stream is captured its work is not done but becomes nodes of a graph.
 //
 // A capture begins on one stream and spreads: a stream that waits for an event recorded in it belongs to it from then
-// on, until the capture ends on the stream where it began, which must by then have waited for all others. Each stream in
-// it has a seat: the nodes that its next node will wait for. What cannot be part of a graph, or could not be told apart
-// from the captured work (asking how far a captured stream is, allocating while somebody captures), invalidates the
-// capture: from then on its streams take nothing, and ending it gives an error. The rules and their error codes are
+// on, until the capture ends on the stream where it began, which must by then have waited for all others. Each stream
+// in it has a seat: the nodes that its next node will wait for. What cannot be part of a graph, or could not be told
+// apart from the captured work (asking how far a captured stream is, allocating while somebody captures), invalidates
+// the capture: from then on its streams take nothing, and ending it gives an error. The rules and their error codes are
 // CUDA's, because libraries probe for them.
 
 #pragma once

@@ -47,11 +47,11 @@ extern "C" {
 
 #define LOCKSTEP_CUDART(name, params, args) \
   cudaError_t name params { return note(lockstep_host_##name args); }
-#define LOCKSTEP_TWIN(name, twin, params, args)                             \
-  cudaError_t name params { return note(lockstep_host_##name args); }       \
-  LOCKSTEP_EXPORT cudaError_t twin params {                                 \
-    const PerThread scope;                                                  \
-    return note(lockstep_host_##name args);                                 \
+#define LOCKSTEP_TWIN(name, twin, params, args)                       \
+  cudaError_t name params { return note(lockstep_host_##name args); } \
+  LOCKSTEP_EXPORT cudaError_t twin params {                           \
+    const PerThread scope;                                            \
+    return note(lockstep_host_##name args);                           \
   }
 #define LOCKSTEP_CUDART_PTSZ(name, params, args) LOCKSTEP_TWIN(name, name##_ptsz, params, args)
 #define LOCKSTEP_CUDART_PTDS(name, params, args) LOCKSTEP_TWIN(name, name##_ptds, params, args)

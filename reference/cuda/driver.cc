@@ -112,7 +112,7 @@ LOCKSTEP_CU(cuDeviceGetAttribute, (int* value, int attribute, CUdevice device),
             lockstep_host_cudaDeviceGetAttribute(value, static_cast<cudaDeviceAttr>(attribute), device))
 LOCKSTEP_CU(cuDeviceGetPCIBusId, (char* text, int length, CUdevice device),
             lockstep_host_cudaDeviceGetPCIBusId(text, length, device))
-LOCKSTEP_CU(cuDeviceGetByPCIBusId, (CUdevice* device, const char* text),
+LOCKSTEP_CU(cuDeviceGetByPCIBusId, (CUdevice * device, const char* text),
             lockstep_host_cudaDeviceGetByPCIBusId(device, text))
 LOCKSTEP_CU(cuDeviceCanAccessPeer, (int* can, CUdevice device, CUdevice peer),
             lockstep_host_cudaDeviceCanAccessPeer(can, device, peer))
@@ -138,7 +138,7 @@ LOCKSTEP_DRIVER CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned in
   *active = 1;
   return lockstep_host_cudaGetDeviceFlags(flags);
 }
-LOCKSTEP_CU(cuCtxGetDevice, (CUdevice* device), lockstep_host_cudaGetDevice(device))
+LOCKSTEP_CU(cuCtxGetDevice, (CUdevice * device), lockstep_host_cudaGetDevice(device))
 LOCKSTEP_CU(cuCtxSynchronize, (), lockstep_host_cudaDeviceSynchronize())
 LOCKSTEP_CU(cuCtxGetStreamPriorityRange, (int* least, int* greatest),
             lockstep_host_cudaDeviceGetStreamPriorityRange(least, greatest))
@@ -188,7 +188,7 @@ LOCKSTEP_CU(cuMemHostRegister_v2, (void* pointer, size_t bytes, unsigned int fla
 LOCKSTEP_CU(cuMemHostUnregister, (void* pointer), lockstep_host_cudaHostUnregister(pointer))
 LOCKSTEP_CU(cuMemHostGetDevicePointer_v2, (CUdeviceptr * device, void* pointer, unsigned int flags),
             lockstep_host_cudaHostGetDevicePointer(reinterpret_cast<void**>(device), pointer, flags))
-LOCKSTEP_CU(cuMemGetInfo_v2, (size_t* available, size_t* total), lockstep_host_cudaMemGetInfo(available, total))
+LOCKSTEP_CU(cuMemGetInfo_v2, (size_t * available, size_t* total), lockstep_host_cudaMemGetInfo(available, total))
 LOCKSTEP_CU_PTSZ(cuMemAllocAsync, (CUdeviceptr * pointer, size_t bytes, cudaStream_t stream),
                  lockstep_host_cudaMallocAsync(reinterpret_cast<void**>(pointer), bytes, stream))
 LOCKSTEP_CU_PTSZ(cuMemFreeAsync, (CUdeviceptr pointer, cudaStream_t stream),
@@ -256,11 +256,10 @@ LOCKSTEP_DRIVER CUresult cuPointerGetAttribute(void* data, int attribute, CUdevi
 
 // --- copies ---
 
-#define LOCKSTEP_CU_COPY(suffix, twin_suffix, to, from, dst, src, kind)                                         \
-  LOCKSTEP_CU_TWIN(cuMemcpy##suffix, cuMemcpy##suffix##_ptds, (to, from, size_t bytes),                         \
-                   lockstep_host_cudaMemcpy(dst, src, bytes, kind))                                             \
-  LOCKSTEP_CU_TWIN(cuMemcpy##twin_suffix, cuMemcpy##twin_suffix##_ptsz,                                         \
-                   (to, from, size_t bytes, cudaStream_t stream),                                               \
+#define LOCKSTEP_CU_COPY(suffix, twin_suffix, to, from, dst, src, kind)                                                \
+  LOCKSTEP_CU_TWIN(cuMemcpy##suffix, cuMemcpy##suffix##_ptds, (to, from, size_t bytes),                                \
+                   lockstep_host_cudaMemcpy(dst, src, bytes, kind))                                                    \
+  LOCKSTEP_CU_TWIN(cuMemcpy##twin_suffix, cuMemcpy##twin_suffix##_ptsz, (to, from, size_t bytes, cudaStream_t stream), \
                    lockstep_host_cudaMemcpyAsync(dst, src, bytes, kind, stream))
 LOCKSTEP_CU_COPY(, Async, CUdeviceptr to, CUdeviceptr from, at(to), at(from), cudaMemcpyDefault)
 LOCKSTEP_CU_COPY(HtoD_v2, HtoDAsync_v2, CUdeviceptr to, const void* from, at(to), from, cudaMemcpyHostToDevice)
@@ -451,7 +450,8 @@ int find_function(const char* symbol, int version, bool per_thread, void** funct
 constexpr unsigned long long kPerThreadFlag = 2;
 
 CUresult get_function(const char* symbol, void** function, int version, unsigned long long flags, int* status) {
-  if (symbol == nullptr || *symbol == '\0' || function == nullptr || flags > kPerThreadFlag) return cudaErrorInvalidValue;
+  if (symbol == nullptr || *symbol == '\0' || function == nullptr || flags > kPerThreadFlag)
+    return cudaErrorInvalidValue;
   *function = nullptr;
   const int found = std::strncmp(symbol, "cu", 2) == 0
                         ? find_function(symbol, version, flags == kPerThreadFlag, function)

@@ -135,12 +135,12 @@ bool Engine::destroy_stream(cudaStream_t handle) {
     stream = std::move(found->second);
     by_handle_.erase(found);
   }
-  forget_captured_stream(stream);
   forget_stream(stream);
   return true;
 }
 
 void Engine::forget_stream(const std::shared_ptr<Stream>& stream) {
+  forget_captured_stream(stream);
   if (stream->pending()) {  // as in CUDA: destroying returns at once, the work is finished
     stream->orphaned.store(true);
     orphans_.fetch_add(1);

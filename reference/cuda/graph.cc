@@ -221,7 +221,8 @@ Point Exec::launch(const std::shared_ptr<Stream>& stream, std::vector<Point> aft
     begun[item.lane] = lane_begun;
     waits.insert(waits.end(), after.begin(), after.end());  // a chain's first step: before it, nothing was enqueued
     after.clear();
-    ends[i] = issue(item.enabled ? item.task : Task{}, item.lane == 0 ? stream : lanes_[item.lane - 1], std::move(waits));
+    ends[i] =
+        issue(item.enabled ? item.task : Task{}, item.lane == 0 ? stream : lanes_[item.lane - 1], std::move(waits));
     if (item.last_of_branch) last_ones.push_back(ends[i]);
   }
   last_ones.insert(last_ones.end(), after.begin(), after.end());

@@ -42,8 +42,8 @@ bool is_graph_memory(void* pointer);
 // Host function nodes, memory nodes and so on: `type` says which alternative holds.
 struct Task {
   cudaGraphNodeType type = cudaGraphNodeTypeEmpty;
-  std::variant<std::monostate, cudaMemcpy3DParms, cudaMemsetParams, cudaHostNodeParams, EventUse, std::shared_ptr<Graph>,
-               Recipe, std::shared_ptr<GraphMemory>>
+  std::variant<std::monostate, cudaMemcpy3DParms, cudaMemsetParams, cudaHostNodeParams, EventUse,
+               std::shared_ptr<Graph>, Recipe, std::shared_ptr<GraphMemory>>
       what;
 };
 

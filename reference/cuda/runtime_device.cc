@@ -55,7 +55,9 @@ cudaError_t lockstep_host_refuse_function(const char* name) {
                  name);
   return cudaErrorNotSupported;
 }
-cudaError_t lockstep_host_refused() { return g_refused.load(std::memory_order_relaxed) ? cudaErrorNotSupported : cudaSuccess; }
+cudaError_t lockstep_host_refused() {
+  return g_refused.load(std::memory_order_relaxed) ? cudaErrorNotSupported : cudaSuccess;
+}
 
 cudaError_t lockstep_host_cudaRuntimeGetVersion(int* version) {
   if (version == nullptr) return cudaErrorInvalidValue;
@@ -323,8 +325,7 @@ cudaError_t lockstep_host_cudaFuncSetCacheConfig(const void* function, cudaFuncC
   return function == nullptr ? cudaErrorInvalidDeviceFunction : cudaSuccess;
 }
 cudaError_t lockstep_host_cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, const void* function,
-                                                                                 int block_size, size_t,
-                                                                                 unsigned int) {
+                                                                                 int block_size, size_t, unsigned int) {
   if (const cudaError_t e = lockstep_host_sticky_error()) return e;
   if (blocks == nullptr || block_size <= 0) return cudaErrorInvalidValue;
   if (function == nullptr) return cudaErrorInvalidDeviceFunction;

@@ -312,7 +312,7 @@ cudaError_t lockstep_host_cudaGraphDebugDotPrint(cudaGraph_t handle, const char*
   if (!graph || path == nullptr) return cudaErrorInvalidValue;
   const std::unique_ptr<FILE, int (*)(FILE*)> file(std::fopen(path, "w"), std::fclose);
   if (!file) return cudaErrorOperatingSystem;
-  constexpr const char* kNames[] = {"nccl", "memcpy", "memset", "host",   "graph",     "empty",
+  constexpr const char* kNames[] = {"nccl", "memcpy", "memset", "host",        "graph", "empty",
                                     "wait", "record", "signal", "signal wait", "alloc", "free"};
   std::fputs("digraph graph_of_streams {\n", file.get());
   for (const auto& node : graph->nodes) {

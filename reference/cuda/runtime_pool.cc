@@ -281,8 +281,7 @@ cudaError_t lockstep_host_cudaMemGetMemPool(cudaMemPool_t* out, cudaMemLocation*
   return is_device_memory(location, type) ? lockstep_host_cudaDeviceGetMemPool(out, location->id)
                                           : cudaErrorNotSupported;
 }
-cudaError_t lockstep_host_cudaMemSetMemPool(cudaMemLocation* location, cudaMemAllocationType type,
-                                            cudaMemPool_t pool) {
+cudaError_t lockstep_host_cudaMemSetMemPool(cudaMemLocation* location, cudaMemAllocationType type, cudaMemPool_t pool) {
   return is_device_memory(location, type) ? lockstep_host_cudaDeviceSetMemPool(location->id, pool)
                                           : cudaErrorNotSupported;
 }

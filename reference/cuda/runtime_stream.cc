@@ -106,8 +106,12 @@ cudaError_t lockstep_host_cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t e
   if (flags > cudaEventWaitExternal) return cudaErrorInvalidValue;
   bool captured = false;
   const cudaError_t e = flags == cudaEventWaitExternal
-                            ? capture(stream, [&] { return Task{cudaGraphNodeTypeWaitEvent, EventUse{event_handle, event}}; },
-                                      captured)
+                            ? capture(
+                                  stream,
+                                  [&] {
+                                    return Task{cudaGraphNodeTypeWaitEvent, EventUse{event_handle, event}};
+                                  },
+                                  captured)
                             : capture_wait(stream, *event, captured);
   if (e != cudaSuccess || captured) return e;
   const Point point = event->point();
@@ -165,8 +169,12 @@ cudaError_t lockstep_host_cudaEventRecordWithFlags(cudaEvent_t handle, cudaStrea
   if (flags > cudaEventRecordExternal) return cudaErrorInvalidValue;
   bool captured = false;
   const cudaError_t e = flags == cudaEventRecordExternal
-                            ? capture(stream, [&] { return Task{cudaGraphNodeTypeEventRecord, EventUse{handle, event}}; },
-                                      captured)
+                            ? capture(
+                                  stream,
+                                  [&] {
+                                    return Task{cudaGraphNodeTypeEventRecord, EventUse{handle, event}};
+                                  },
+                                  captured)
                             : capture_record(stream, *event, captured);
   if (e != cudaSuccess || captured) return e;
   event->record(stream);

@@ -4,7 +4,8 @@
 //
 //   - the progress thread drives every stream that nobody waits for,
 //   - whoever waits for a stream, an event or a device drains it himself, which saves the hand-over to another thread,
-//   - user host functions run on a thread of the stream's own, started at the first one, so that code of the user's that
+//   - user host functions run on a thread of the stream's own, started at the first one, so that code of the user's
+//   that
 //     blocks holds up its stream only, and never runs on the thread of somebody who waits.
 //
 // Completion is a count: the n-th operation of a stream is over when completed() >= n. Events and the waits between

@@ -81,7 +81,8 @@ class FillOp final : public Op {
  private:
   size_t piece(size_t most) {
     const size_t bytes = std::min(std::max<size_t>(most / 4 * 4, 4), row_bytes_ - column_);
-    fill_bytes(static_cast<std::byte*>(fill_.dst) + row_ * fill_.pitch + column_, fill_.value, fill_.elementSize, bytes);
+    fill_bytes(static_cast<std::byte*>(fill_.dst) + row_ * fill_.pitch + column_, fill_.value, fill_.elementSize,
+               bytes);
     column_ += bytes;
     if (column_ == row_bytes_) {
       column_ = 0;

@@ -118,8 +118,9 @@ ncclResult_t capture_now(const std::shared_ptr<Comm>& comm, const std::vector<Ca
   const cudaError_t error = api().capture(streams_of(calls), recipe, captured);
   if (error == cudaSuccess) return ncclSuccess;
   if (error == cudaErrorStreamCaptureIsolation || error == cudaErrorStreamCaptureMerge) {
-    warn("Streams given to a communicator within a NCCL group must either be all uncaptured or all captured by the "
-         "same graph.");
+    warn(
+        "Streams given to a communicator within a NCCL group must either be all uncaptured or all captured by the "
+        "same graph.");
     return ncclInvalidUsage;
   }
   warn("Cuda failure %d: a stream in capture cannot take this operation", static_cast<int>(error));

@@ -25,9 +25,7 @@ std::vector<Told> take() {
   const std::lock_guard lock(g_mutex);
   return std::exchange(g_told, {});
 }
-int64_t now() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch()).count();
-}
+int64_t now() { return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch()).count(); }
 
 }  // namespace
 }  // namespace lockstep::test

@@ -108,10 +108,10 @@ TEST(Exports, OfTheDriverAreItsOwnNamesAndOurEntries) {
   const auto exports = exports_of(kHostDir + "/libcuda.so.1");
   for (const auto& [name, symbol] : exports)
     EXPECT_TRUE(name.rfind("cu", 0) == 0 || name.rfind("lockstep_host_", 0) == 0) << name;
-  for (const char* name : {"cuInit", "cuEventCreate", "cuEventRecord", "cuEventQuery", "cuEventDestroy_v2",
-                           "cuStreamIsCapturing", "cuStreamSynchronize", "cuGetErrorString", "cuGetProcAddress",
-                           "cuGetProcAddress_v2", "cuStreamGetCaptureInfo_v3", "cuGraphLaunch",
-                           "cuThreadExchangeStreamCaptureMode", "cuPointerGetAttribute"})
+  for (const char* name :
+       {"cuInit", "cuEventCreate", "cuEventRecord", "cuEventQuery", "cuEventDestroy_v2", "cuStreamIsCapturing",
+        "cuStreamSynchronize", "cuGetErrorString", "cuGetProcAddress", "cuGetProcAddress_v2",
+        "cuStreamGetCaptureInfo_v3", "cuGraphLaunch", "cuThreadExchangeStreamCaptureMode", "cuPointerGetAttribute"})
     EXPECT_EQ(1u, exports.count(name)) << name;
 }
 

@@ -213,7 +213,10 @@ TEST(Capture, ForbidsWhatCouldNotBeToldApart) {
         {cudaErrorStreamCaptureUnsupported, [&] { return cudaStreamQuery(stream); }},
         {cudaErrorStreamCaptureUnsupported, [&] { return cudaDeviceSynchronize(); }},
         {cudaErrorStreamCaptureUnsupported,
-         [&] { return cudaStreamAddCallback(stream, [](cudaStream_t, cudaError_t, void*) {}, nullptr, 0); }},
+         [&] {
+           return cudaStreamAddCallback(
+               stream, [](cudaStream_t, cudaError_t, void*) {}, nullptr, 0);
+         }},
         {cudaErrorCapturedEvent, [&] { return cudaEventQuery(event); }},
         {cudaErrorCapturedEvent, [&] { return cudaEventSynchronize(event); }},
         {cudaErrorStreamCaptureIsolation, [&] { return cudaStreamWaitEvent(stream, before, 0); }},

@@ -29,7 +29,8 @@ TEST(PerThread, NullIsTheThreadsOwnStream) {
       EXPECT_EQ(0, data[0]);
       // The legacy stream is still there by its name, and waits for both.
       EXPECT_EQ(cudaErrorNotReady, cudaStreamQuery(cudaStreamLegacy));
-    }).join();
+    })
+        .join();
     latch.open();
     CUDA_OK(cudaStreamSynchronize(nullptr));
     EXPECT_EQ(0x01010101, data[0]);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
-// The CUDA runtime's calls that are not about order: devices, what pointers are, pools, rows and boxes, other processes'
-// memory, and what is said about functions that are not there.
+// The CUDA runtime's calls that are not about order: devices, what pointers are, pools, rows and boxes, other
+// processes' memory, and what is said about functions that are not there.
 
 #include <dlfcn.h>
 #include <sys/mman.h>
@@ -196,8 +196,7 @@ TEST(Copies, OfRowsAndBoxes) {
     EXPECT_EQ(7, rows[5 * pitch]);
     EXPECT_EQ(tight[5 * 100 + 98], rows[5 * pitch + 99]);
     EXPECT_EQ(cudaErrorInvalidPitchValue, cudaMemcpy2D(rows, 50, tight.data(), 100, 99, 2, cudaMemcpyDefault));
-    EXPECT_EQ(cudaErrorInvalidMemcpyDirection,
-              cudaMemcpy(rows, tight.data(), 1, static_cast<cudaMemcpyKind>(9)));
+    EXPECT_EQ(cudaErrorInvalidMemcpyDirection, cudaMemcpy(rows, tight.data(), 1, static_cast<cudaMemcpyKind>(9)));
 
     cudaPitchedPtr box{};
     CUDA_OK(cudaMalloc3D(&box, {64, 8, 4}));
@@ -282,8 +281,8 @@ struct Shared {
 };
 
 TEST(Ipc, OpensMemoryOfAnotherProcess) {
-  auto* const shared = static_cast<Shared*>(
-      mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+  auto* const shared =
+      static_cast<Shared*>(mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
   ASSERT_NE(MAP_FAILED, static_cast<void*>(shared));
   run_ranks(As::processes, 2, [&](int rank) {
     if (rank == 0) {

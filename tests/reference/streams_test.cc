@@ -3,6 +3,8 @@
 // The CUDA runtime's order: streams, events, copies, host functions, and the default stream's implicit waits. Each case
 // runs in a child of its own, see ranks.h.
 
+#include "tests/reference/streams.h"
+
 #include <dlfcn.h>
 #include <sys/stat.h>
 
@@ -10,8 +12,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <numeric>
-
-#include "tests/reference/streams.h"
 
 namespace lockstep::test {
 namespace {
