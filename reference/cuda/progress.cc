@@ -76,7 +76,7 @@ void Engine::wait(const Point& point) {
   if (point.reached()) return;
   Stream& stream = *point.stream;
   stream.waiters.fetch_add(1);
-  Backoff backoff(ranks_per_core());
+  Backoff backoff(ranks_per_core(), Backoff::Patience::much);
   Blocked blocked;
   while (!point.reached()) {
     if (drive_chain(point, blocked)) {

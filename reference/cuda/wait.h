@@ -84,7 +84,11 @@ inline void cpu_relax() {
 // One wait. pause() spins or yields and returns true; false means it is time to sleep, for at most bound_ns().
 class Backoff {
  public:
-  explicit Backoff(int ranks_per_core) {
+  // With a core of its own a waiter gains nothing by giving it to somebody else, who may keep it for milliseconds; a
+  // patient one spins ten times as long. Threads of ours that share a core with such a waiter are not patient.
+  enum class Patience { little, much };
+  explicit Backoff(int ranks_per_core, Patience patience = Patience::little)
+      : spins_(patience == Patience::much ? 1000 : 100) {
     if (ranks_per_core <= 1) return;
     spins_ = ranks_per_core > 4 ? 2 : 10;
     yields_ = ranks_per_core > 4 ? 2 : 20;
@@ -114,7 +118,7 @@ class Backoff {
   }
 
  private:
-  int spins_ = 100;
+  int spins_;
   int yields_ = 50;
   int spun_ = 0;
   int yielded_ = 0;

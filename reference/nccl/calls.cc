@@ -51,12 +51,13 @@ ncclResult_t answer(const std::shared_ptr<Comm>& comm, ncclResult_t result) {
                                                            : result;
 }
 
-// Does the call, unless it was made to be skipped or to be late.
-template <class Act>
-ncclResult_t carry_out(const Faulted& faulted, Act act) {
+// Does the call, unless it was made to be skipped or to be late. `late` is a copy of `act` that may outlive the caller,
+// made only where it is needed.
+template <class Act, class Late>
+ncclResult_t carry_out(const Faulted& faulted, Act act, Late late) {
   if (faulted.skip) return ncclSuccess;
   if (faulted.hold) {
-    hold_back([act]() mutable { act(); });
+    hold_back(late());
     return ncclSuccess;
   }
   const ncclResult_t result = act();
@@ -72,7 +73,9 @@ ncclResult_t enqueue(ncclComm_t handle, Call call) {
   const bool message = call.fn == Fn::Send || call.fn == Fn::Recv;
   if (result == ncclSuccess && call.count == 0 && !message) return result;  // takes no part in matching, as in NCCL
   if (result == ncclSuccess) result = check_operator(*comm, call);
-  if (result == ncclSuccess) result = carry_out(faulted, [comm, call] { return issue(comm, call); });
+  if (result == ncclSuccess)
+    result = carry_out(
+        faulted, [&] { return issue(comm, std::move(call)); }, [&] { return [comm, call] { issue(comm, call); }; });
   if (result != ncclSuccess && result != ncclInProgress) group_error(result);
   return answer(comm, result);
 }
@@ -98,7 +101,9 @@ class AsMessages {
     if (const ncclResult_t result = admit(name, handle_, comm_, whole_, faulted); result != ncclSuccess)
       return answer(comm_, group_error(result));
     if (whole_.count == 0) return ncclSuccess;
-    return answer(comm_, carry_out(faulted, [self = *this]() mutable { return self.issue_all(); }));
+    return answer(comm_, carry_out(
+                             faulted, [&] { return issue_all(); },
+                             [&] { return [self = *this]() mutable { self.issue_all(); }; }));
   }
 
  private:

@@ -166,7 +166,23 @@ bool Collective::all_inline() const {
   return true;
 }
 
+// Other cores wrote them a moment ago: all at once they come in the time of one.
+void Collective::fetch_descriptors() const {
+  for (int r = 0; r < comm_.nranks; ++r) {
+    const Descriptor& theirs = descriptor(r);
+    __builtin_prefetch(&theirs);
+    __builtin_prefetch(theirs.data);
+  }
+}
+// The one that this rank writes next, which all others have read by now.
+void Collective::fetch_next_descriptor() const {
+  Descriptor& next = comm_.self().descriptors[(index_ + 1) % 2];
+  __builtin_prefetch(&next, 1);
+  __builtin_prefetch(next.data, 1);
+}
+
 void Collective::settle() {
+  fetch_descriptors();
   if (!agreed()) {
     state_ = State::stuck;
     return;
@@ -177,6 +193,7 @@ void Collective::settle() {
   order_ = order_of(comm_, call_, span_);
   if (all_inline()) {
     small();
+    fetch_next_descriptor();
     state_ = State::over;
     return;
   }

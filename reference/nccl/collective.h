@@ -60,6 +60,8 @@ class Collective {
   void arrive();
   host::Step publish();
   host::Step stage();
+  void fetch_descriptors() const;
+  void fetch_next_descriptor() const;
   void settle();
   bool agreed() const;
   bool all_inline() const;

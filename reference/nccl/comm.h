@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -52,6 +53,8 @@ struct Call {
   uint64_t scale_now() const;
   size_t bytes() const { return count * abi::dtype_size(dtype); }
 };
+
+using Calls = std::span<const Call>;
 
 struct GroupWork;  // see group.h
 

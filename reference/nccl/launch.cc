@@ -30,7 +30,7 @@ class Marker final : public host::Op {
 class Launch final : public host::Op {
  public:
   // `number`: of this operation among those of the communicator, from 1.
-  Launch(std::shared_ptr<Comm> comm, const std::vector<Call>& calls, uint64_t number)
+  Launch(std::shared_ptr<Comm> comm, Calls calls, uint64_t number)
       : comm_(std::move(comm)), fn_(calls.front().fn), number_(number), messages_(*comm_) {
     collectives_.reserve(static_cast<size_t>(std::count_if(calls.begin(), calls.end(), std::not_fn(is_message))));
     for (const Call& call : calls) {
@@ -86,7 +86,7 @@ ncclResult_t check_queue(const Call& call) {
 
 using Streams = std::vector<std::shared_ptr<host::Stream>>;
 
-Streams streams_of(const std::vector<Call>& calls) {
+Streams streams_of(Calls calls) {
   Streams streams;
   for (const Call& call : calls)
     if (std::find(streams.begin(), streams.end(), call.queue) == streams.end()) streams.push_back(call.queue);
@@ -95,8 +95,8 @@ Streams streams_of(const std::vector<Call>& calls) {
 
 // Makes a new operation of the calls each time it is called, with its place in the communicator's order of now. Most of
 // the time the last operation is over, and there is nothing to wait for.
-host::Point start(const std::shared_ptr<Comm>& comm, const std::vector<Call>& calls,
-                  const std::shared_ptr<host::Stream>& stream, std::vector<host::Point> after) {
+host::Point start(const std::shared_ptr<Comm>& comm, Calls calls, const std::shared_ptr<host::Stream>& stream,
+                  std::vector<host::Point> after) {
   const std::lock_guard lock(comm->issue_mutex);
   const uint64_t number = comm->issued.fetch_add(1) + 1;
   if (!comm->last.reached()) after.push_back(comm->last);
@@ -111,9 +111,10 @@ ncclResult_t check_call(const Comm& comm, const Call& call) {
 }
 
 // Streams in capture take the calls as a node of a graph, which starts them anew with each launch.
-ncclResult_t capture_now(const std::shared_ptr<Comm>& comm, const std::vector<Call>& calls, bool& captured) {
-  const auto recipe = [comm, calls](const std::shared_ptr<host::Stream>& stream, std::vector<host::Point> after) {
-    return start(comm, calls, stream, std::move(after));
+ncclResult_t capture_now(const std::shared_ptr<Comm>& comm, Calls calls, bool& captured) {
+  const auto recipe = [comm, kept = std::vector<Call>(calls.begin(), calls.end())](
+                          const std::shared_ptr<host::Stream>& stream, std::vector<host::Point> after) {
+    return start(comm, kept, stream, std::move(after));
   };
   const cudaError_t error = api().capture(streams_of(calls), recipe, captured);
   if (error == cudaSuccess) return ncclSuccess;
@@ -126,7 +127,7 @@ ncclResult_t capture_now(const std::shared_ptr<Comm>& comm, const std::vector<Ca
   warn("Cuda failure %d: a stream in capture cannot take this operation", static_cast<int>(error));
   return ncclUnhandledCudaError;
 }
-ncclResult_t capture(const std::shared_ptr<Comm>& comm, const std::vector<Call>& calls, bool& captured) {
+ncclResult_t capture(const std::shared_ptr<Comm>& comm, Calls calls, bool& captured) {
   return api().anybody_captures() ? capture_now(comm, calls, captured) : ncclSuccess;
 }
 
@@ -134,7 +135,7 @@ ncclResult_t capture(const std::shared_ptr<Comm>& comm, const std::vector<Call>&
 
 ncclResult_t launch_one(const std::shared_ptr<Comm>& comm, const Call& call) {
   if (const ncclResult_t result = check_call(*comm, call); result != ncclSuccess) return result;
-  const std::vector<Call> calls{call};
+  const Calls calls(&call, 1);
   if (!self_messages_pair(*comm, calls)) return ncclInvalidUsage;
   bool captured = false;
   if (const ncclResult_t result = capture(comm, calls, captured); result != ncclSuccess || captured) return result;
@@ -142,13 +143,13 @@ ncclResult_t launch_one(const std::shared_ptr<Comm>& comm, const Call& call) {
   return ncclSuccess;
 }
 
-ncclResult_t check_launch(const Comm& comm, const std::vector<Call>& calls) {
+ncclResult_t check_launch(const Comm& comm, Calls calls) {
   for (const Call& call : calls)
     if (const ncclResult_t result = check_call(comm, call); result != ncclSuccess) return result;
   return self_messages_pair(comm, calls) ? ncclSuccess : ncclInvalidUsage;
 }
 
-ncclResult_t launch(const std::shared_ptr<Comm>& comm, const std::vector<Call>& calls) {
+ncclResult_t launch(const std::shared_ptr<Comm>& comm, Calls calls) {
   bool captured = false;
   if (const ncclResult_t result = capture(comm, calls, captured); result != ncclSuccess || captured) return result;
   const Streams streams = streams_of(calls);

@@ -102,7 +102,7 @@ Step Messages::receive(Lane& lane, Message& message) {
   return message.starved ? Step::progressed : Step::done;
 }
 
-bool self_messages_pair(const Comm& comm, const std::vector<Call>& calls) {
+bool self_messages_pair(const Comm& comm, Calls calls) {
   int sends = 0;
   int receives = 0;
   for (const Call& call : calls) {

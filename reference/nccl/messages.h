@@ -50,6 +50,6 @@ class Messages {
 };
 
 // Sends to oneself need their receive in the same group: nobody else could ever run it. Returns whether they pair up.
-bool self_messages_pair(const Comm& comm, const std::vector<Call>& calls);
+bool self_messages_pair(const Comm& comm, Calls calls);
 
 }  // namespace lockstep::nccl
