@@ -555,6 +555,42 @@ TEST(Graphs, LaunchInStreamOrderEvenIntoSeveralStreams) {
   });
 }
 
+TEST(Graphs, AreMadeAndLaunchedByManyThreads) {
+  in_child([] {
+    constexpr int kThreads = 6;
+    constexpr int kRounds = 15;
+    std::atomic<int> called{0};
+    std::vector<std::thread> threads;
+    for (int t = 0; t < kThreads; ++t)
+      threads.emplace_back([&] {
+        const cudaStream_t stream = new_stream();
+        const cudaStream_t branch = new_stream();
+        const cudaEvent_t event = new_event(cudaEventDisableTiming);
+        for (int round = 0; round < kRounds; ++round) {
+          CUDA_OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+          CUDA_OK(cudaLaunchHostFunc(stream, count_up, &called));
+          CUDA_OK(cudaEventRecord(event, stream));
+          CUDA_OK(cudaStreamWaitEvent(branch, event, 0));
+          CUDA_OK(cudaLaunchHostFunc(branch, count_up, &called));
+          CUDA_OK(cudaLaunchHostFunc(stream, count_up, &called));
+          CUDA_OK(cudaEventRecord(event, branch));
+          CUDA_OK(cudaStreamWaitEvent(stream, event, 0));
+          cudaGraph_t graph = nullptr;
+          CUDA_OK(cudaStreamEndCapture(stream, &graph));
+          const cudaGraphExec_t exec = instantiate(graph);
+          CUDA_OK(cudaGraphDestroy(graph));
+          CUDA_OK(cudaGraphLaunch(exec, stream));
+          CUDA_OK(cudaGraphLaunch(exec, branch));
+          CUDA_OK(cudaGraphExecDestroy(exec));
+        }
+        CUDA_OK(cudaStreamSynchronize(stream));
+        CUDA_OK(cudaStreamSynchronize(branch));
+      });
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_EQ(kThreads * kRounds * 6, called.load());
+  });
+}
+
 TEST(Graphs, KeepUserObjects) {
   in_child([] {
     std::atomic<int> destroyed{0};
