@@ -166,7 +166,13 @@ void info(unsigned subsystem, const char* format, ...) {
   print("INFO", text);
 }
 
-const char* last_warning() { return g_last; }
+// A copy of the thread's own: others may warn meanwhile.
+const char* last_warning() {
+  thread_local char copy[sizeof g_last];
+  const std::lock_guard lock(g_mutex);
+  std::memcpy(copy, g_last, sizeof copy);
+  return copy;
+}
 
 void tell_version(int rank) {
   static std::atomic<bool> told{false};

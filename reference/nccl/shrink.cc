@@ -30,6 +30,7 @@ class ShrinkJob final : public Job {
 
   ~ShrinkJob() override {
     if (made_id_ && !(over_ && result_ == ncclSuccess)) forget_unique_id(*made_id_);
+    if (child_) unregister_comm(*child_);  // nobody got it
   }
   ShrinkJob(const ShrinkJob&) = delete;
   ShrinkJob& operator=(const ShrinkJob&) = delete;
@@ -41,8 +42,10 @@ class ShrinkJob final : public Job {
     if (parent_->aborted.load()) child_->aborted.store(true);  // a peer that was aborted earlier may never join
     const Step step = child_job_->step();
     if (step != Step::done) return step;
-    if (child_job_->result() == ncclSuccess) __atomic_store_n(newcomm_, handle_of(*child_), __ATOMIC_RELEASE);
-    return end(child_job_->result());
+    if (child_job_->result() != ncclSuccess) return end(child_job_->result());
+    __atomic_store_n(newcomm_, handle_of(*child_), __ATOMIC_RELEASE);
+    child_.reset();  // the caller's now
+    return end(ncclSuccess);
   }
   host::Bell& bell() override { return child_job_ ? child_job_->bell() : parent_->control->header().life_bell; }
   ncclResult_t result() const override { return result_; }

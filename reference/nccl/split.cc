@@ -53,6 +53,7 @@ class SplitJob final : public Job {
       : parent_(std::move(parent)), color_(color), key_(key), config_(std::move(config)), newcomm_(newcomm) {}
   ~SplitJob() override {
     if (made_id_ && !(state_ == State::over && result_ == ncclSuccess)) forget_unique_id(*made_id_);
+    if (child_) unregister_comm(*child_);  // nobody got it
   }
   SplitJob(const SplitJob&) = delete;
   SplitJob& operator=(const SplitJob&) = delete;
@@ -148,8 +149,10 @@ class SplitJob final : public Job {
     if (parent_->aborted.load()) child_->aborted.store(true);  // a peer that was aborted earlier may never join
     const Step step = child_job_->step();
     if (step != Step::done) return step;
-    if (child_job_->result() == ncclSuccess) __atomic_store_n(newcomm_, handle_of(*child_), __ATOMIC_RELEASE);
-    return over(child_job_->result());
+    if (child_job_->result() != ncclSuccess) return over(child_job_->result());
+    __atomic_store_n(newcomm_, handle_of(*child_), __ATOMIC_RELEASE);
+    child_.reset();  // the caller's now
+    return over(ncclSuccess);
   }
 
   const std::shared_ptr<Comm> parent_;
