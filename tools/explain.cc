@@ -221,6 +221,17 @@ std::string mismatch_summary(const Evidence& evidence, const Finding& finding) {
   return text;
 }
 
+std::string sizes_summary(const Evidence& evidence, const Finding& finding) {
+  const Message& message = *finding.message;
+  std::string text =
+      fmt::format("message {} (from 0) from {} to {} on {}: {} where the other end takes {}; {}", message.number,
+                  rank_name(evidence.run, message.rank), rank_name(evidence.run, *message.peer),
+                  evidence.table.comms[*finding.comm].name, signature_text(*finding.expected),
+                  signature_text(*finding.actual.at(*message.peer)), finding.detail);
+  if (finding.hangs) text += fmt::format("; the job hangs for {}", duration_text(finding.pending_ns));
+  return text;
+}
+
 std::string absent_summary(const Evidence& evidence, const Finding& finding) {
   const std::string what = call_text(evidence, finding);
   const std::string subject = who(evidence.run, finding.culprits);
@@ -289,9 +300,15 @@ std::string cycle_text(const Evidence& evidence, const Finding& finding) {
 std::string summary_of(const Evidence& evidence, const Finding& finding) {
   if (is_mismatch(finding)) return mismatch_summary(evidence, finding);
   switch (finding.kind) {
+    case Kind::p2p_size_mismatch:
+      return sizes_summary(evidence, finding);
     case Kind::missing_trace:
       return missing_trace_summary(evidence, finding);
     case Kind::stalled_together:
+      if (!finding.detail.empty())
+        return fmt::format("{} in {} for {}, and {}",
+                           ranks_text(evidence.run, finding.victims) + (finding.victims.size() == 1 ? " sits" : " sit"),
+                           call_text(evidence, finding), duration_text(finding.pending_ns), finding.detail);
       return fmt::format("all ranks made the same calls and {} in {} for {}: nobody is missing, so nobody is named",
                          ranks_text(evidence.run, finding.victims) + (finding.victims.size() == 1 ? " sits" : " sit"),
                          call_text(evidence, finding), duration_text(finding.pending_ns));
@@ -308,6 +325,7 @@ std::string summary_of(const Evidence& evidence, const Finding& finding) {
           duration_text(finding.pending_ns), clock_text(finding.since.wall_ns));
     }
     case Kind::cross_communicator_cycle:
+    case Kind::order_inversion:
     case Kind::p2p_cycle:
       return fmt::format("ranks wait for one another in a circle: {}{}", cycle_text(evidence, finding),
                          waiting_text(evidence, finding));
@@ -358,6 +376,35 @@ std::string next_of(const Finding& finding) {
       return "see what the late rank does; the call may still come";
     case Kind::idle:
       return "nothing to do if the job has no work at the moment";
+    case Kind::wrong_communicator:
+      return "check which group that call was meant for: it belongs on the smaller one, or all ranks must make it";
+    case Kind::order_inversion:
+      return "give all ranks one order in which they use these communicators, and wait for one before using the other";
+    case Kind::p2p_size_mismatch:
+      return "compare the sizes both ends pass: variable lengths must be exchanged first, and with two stages the "
+             "messages of forward and backward pass must not cross";
+    case Kind::group_mismatch:
+      return "compare the lists of sends and receives both ends put between ncclGroupStart and ncclGroupEnd";
+    case Kind::concurrent_use:
+      return "let one thread at a time use a communicator, or give each thread its own";
+    case Kind::teardown_order:
+      return "destroy communicators in one order on all ranks, after all work on them has ended";
+    case Kind::duplicate_device:
+      return "set the device of each process before its first NCCL call, by its local rank";
+    case Kind::not_started:
+      return "see what was put on that stream before the call: a kernel that never ends, or work of another stream it "
+             "waits for";
+    case Kind::host_blocked:
+      return "see what that stream or event was waiting for: the work on it is not NCCL's";
+    case Kind::comm_error:
+      return "read NCCL's own log of that rank (NCCL_DEBUG=WARN) at that time; the other ranks are victims";
+    case Kind::environment_differs:
+      return "start all ranks with the same libraries and the same NCCL_* variables";
+    case Kind::group_size:
+      return "check how the ranks were launched: each set made a world of its own";
+    case Kind::duplicate_data:
+      return "check that the sampler is told the rank and the size of the data-parallel group, and that its seed is "
+             "common";
   }
   return "";
 }

@@ -1,45 +1,52 @@
 // SPDX-License-Identifier: MIT
 #include "tools/finding.h"
 
+#include <iterator>
+
 namespace lockstep {
 
-const char* kind_name(Kind kind) {
-  switch (kind) {
-    case Kind::missing_call:
-      return "missing-call";
-    case Kind::left_early:
-      return "left-early";
-    case Kind::died:
-      return "died";
-    case Kind::op_mismatch:
-      return "op-mismatch";
-    case Kind::count_mismatch:
-      return "count-mismatch";
-    case Kind::dtype_mismatch:
-      return "dtype-mismatch";
-    case Kind::redop_mismatch:
-      return "redop-mismatch";
-    case Kind::root_mismatch:
-      return "root-mismatch";
-    case Kind::init_incomplete:
-      return "init-incomplete";
-    case Kind::cross_communicator_cycle:
-      return "cross-communicator-cycle";
-    case Kind::p2p_cycle:
-      return "p2p-cycle";
-    case Kind::p2p_unmatched:
-      return "p2p-unmatched";
-    case Kind::stalled_together:
-      return "stalled-together";
-    case Kind::missing_trace:
-      return "missing-trace";
-    case Kind::straggler:
-      return "straggler";
-    case Kind::idle:
-      return "idle";
-  }
-  return "unknown";
-}
+namespace {
+
+// In the order of the enumeration.
+constexpr const char* kKindNames[] = {
+    "missing-call",
+    "left-early",
+    "died",
+    "op-mismatch",
+    "count-mismatch",
+    "dtype-mismatch",
+    "redop-mismatch",
+    "root-mismatch",
+    "wrong-communicator",
+    "order-inversion",
+    "cross-communicator-cycle",
+    "p2p-cycle",
+    "p2p-unmatched",
+    "p2p-size-mismatch",
+    "group-mismatch",
+    "concurrent-use",
+    "init-incomplete",
+    "teardown-order",
+    "duplicate-device",
+    "stalled-together",
+    "not-started",
+    "host-blocked",
+    "comm-error",
+    "environment-differs",
+    "group-size",
+    "duplicate-data",
+    "missing-trace",
+    "straggler",
+    "idle",
+};
+constexpr size_t kKinds = std::size(kKindNames);
+static_assert(kKinds == static_cast<size_t>(Kind::idle) + 1);
+
+}  // namespace
+
+const char* kind_name(Kind kind) { return kKindNames[static_cast<size_t>(kind)]; }
+
+std::vector<std::string> kind_names() { return {kKindNames, kKindNames + kKinds}; }
 
 const char* severity_name(Severity severity) {
   switch (severity) {

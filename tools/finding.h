@@ -26,11 +26,24 @@ enum class Kind {
   dtype_mismatch,
   redop_mismatch,
   root_mismatch,
-  init_incomplete,
+  wrong_communicator,
+  order_inversion,
   cross_communicator_cycle,
   p2p_cycle,
   p2p_unmatched,
+  p2p_size_mismatch,
+  group_mismatch,
+  concurrent_use,
+  init_incomplete,
+  teardown_order,
+  duplicate_device,
   stalled_together,
+  not_started,
+  host_blocked,
+  comm_error,
+  environment_differs,
+  group_size,
+  duplicate_data,
   missing_trace,
   straggler,
   idle,
@@ -54,17 +67,27 @@ struct ThreadStack {
   std::vector<Frame> frames;  // innermost first, noise cut
 };
 
+// A message, as one of its two ends names it.
+struct Message {
+  size_t rank = 0;             // that end: index into Run::ranks
+  std::optional<size_t> peer;  // the other end
+  bool sends = false;
+  uint64_t number = 0;  // on that edge, from 0
+};
+
 struct Finding {
   Kind kind = Kind::idle;
   Severity severity = Severity::error;
   Confidence confidence = Confidence::certain;
   std::vector<std::string> doubts;  // why not certain, one clause each
+  bool may_hang = true;             // calls that differ: can what follows be held up by it?
   bool hangs = false;               // somebody waits for ever because of it
 
   std::vector<size_t> culprits, victims;  // indices into Run::ranks
   std::vector<int> traceless;             // culprits that left no trace: world ranks
   std::optional<size_t> comm;             // index into Table::comms
   std::optional<uint64_t> seq;            // number of the collective on it
+  std::optional<Message> message;         // where it is about a message instead
   std::string op;                         // empty = not known
   std::optional<Signature> expected;
   std::map<size_t, std::optional<Signature>> actual;  // per odd rank; none = it made no such call
@@ -91,7 +114,8 @@ struct Diagnosis {
   int64_t threshold_ns = 0;          // what counted as hung
 };
 
-const char* kind_name(Kind kind);  // "missing-call"
+const char* kind_name(Kind kind);       // "missing-call"
+std::vector<std::string> kind_names();  // of all kinds
 const char* severity_name(Severity severity);
 const char* confidence_name(Confidence confidence);
 const char* verdict_name(Verdict verdict);

@@ -6,8 +6,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <numeric>
+#include <tuple>
 
+#include "interpose/abi/functions.h"
+#include "tools/explain.h"
 #include "tools/rules.h"
 
 namespace lockstep {
@@ -25,12 +27,47 @@ int64_t threshold_of(const Run& run) {
 
 bool is_mismatch(Kind kind) {
   return kind == Kind::op_mismatch || kind == Kind::count_mismatch || kind == Kind::dtype_mismatch ||
-         kind == Kind::redop_mismatch || kind == Kind::root_mismatch;
+         kind == Kind::redop_mismatch || kind == Kind::root_mismatch || kind == Kind::p2p_size_mismatch;
 }
 
-// Errors before warnings before notes; within each the earliest first, and an end before a mere absence.
+bool communicates(const trace::Call& call) {
+  const abi::FunctionInfo* info = abi::find_function(call.fn);
+  if (!info) return true;  // newer than this build
+  switch (info->kind) {
+    case abi::FunctionKind::local:
+    case abi::FunctionKind::query:
+    case abi::FunctionKind::param:
+    case abi::FunctionKind::redop:
+    case abi::FunctionKind::memory:
+      return false;
+    default:
+      return true;
+  }
+}
+
+// The begin or end of the rank's last call that communicates. Where the ring holds none, the last call of any kind, so
+// that a rank is never taken to be quiet for want of evidence.
+trace::Time last_work(const trace::TraceFile& file, const Rank& rank) {
+  for (auto call = file.calls.rbegin(); call != file.calls.rend(); ++call) {
+    if (!communicates(*call)) continue;
+    if (!rank.tids.empty() && std::find(rank.tids.begin(), rank.tids.end(), call->tid) == rank.tids.end()) continue;
+    return call->returned && call->return_time.mono_ns ? call->return_time : call->called;
+  }
+  return file.last_call;
+}
+
+// Errors before warnings before notes; what could not be traced to anybody after what could; within each the earliest
+// first, and an end before a mere absence. Everything after that makes the order the same however the traces were
+// found.
 void sort_findings(std::vector<Finding>& findings) {
-  const auto key = [](const Finding& finding) { return std::make_pair(finding.severity, finding.since.wall_ns); };
+  const auto is_open = [](const Finding& finding) {
+    const bool nobody = finding.culprits.empty() && finding.traceless.empty();
+    return nobody && (finding.kind == Kind::init_incomplete || finding.kind == Kind::stalled_together);
+  };
+  const auto key = [&](const Finding& finding) {
+    return std::make_tuple(finding.severity, is_open(finding), finding.since.wall_ns, !is_mismatch(finding.kind),
+                           finding.kind, finding.comm, finding.seq, finding.culprits);
+  };
   std::stable_sort(findings.begin(), findings.end(), [&](const Finding& a, const Finding& b) {
     if (a.severity == b.severity && a.comm == b.comm && (a.kind == Kind::died) != (b.kind == Kind::died))
       return a.kind == Kind::died;
@@ -51,7 +88,7 @@ void add_marks_of_call(const Evidence& evidence, const std::vector<size_t>& rank
 void add_marks(const Evidence& evidence, Finding& finding) {
   std::vector<size_t> ranks = finding.culprits;
   ranks.insert(ranks.end(), finding.victims.begin(), finding.victims.end());
-  if (is_mismatch(finding.kind)) return add_marks_of_call(evidence, ranks, finding);
+  if (is_mismatch(finding.kind) && finding.seq) return add_marks_of_call(evidence, ranks, finding);
   for (const size_t rank : ranks) {
     for (const trace::ThreadInfo& thread : evidence.file(rank).threads) {
       const Rank& who = evidence.run.ranks[rank];
@@ -92,6 +129,22 @@ bool rests_on_p2p(const Evidence& evidence) {
   return false;
 }
 
+// Ranks that may be stuck for all one knows: quiet for long, with calls that may be pending, and no snapshot.
+std::vector<size_t> quiet_and_unseen(const Evidence& evidence) {
+  std::vector<size_t> ranks;
+  for (size_t rank = 0; rank < evidence.run.ranks.size(); rank++)
+    if (evidence.life(rank).end == End::none && evidence.quiet(rank) < evidence.threshold_ns) return {};
+  for (const Comm& comm : evidence.table.comms)
+    for (const Member& member : comm.members) {
+      if (evidence.life(member.rank).end != End::none || evidence.quiet(member.rank) < evidence.threshold_ns) continue;
+      const bool done = member.launched == 0 || member.info->coll_completed.value_or(0) >= member.launched;
+      if (done || where_it_sits(evidence, member.rank) != Sits::unknown) continue;
+      if (std::find(ranks.begin(), ranks.end(), member.rank) == ranks.end()) ranks.push_back(member.rank);
+    }
+  std::sort(ranks.begin(), ranks.end());
+  return ranks;
+}
+
 // What could turn "nothing found" into something: each clause is a reason not to say healthy.
 std::vector<std::string> gaps(const Evidence& evidence, size_t files_left_out) {
   std::vector<std::string> reasons;
@@ -105,6 +158,10 @@ std::vector<std::string> gaps(const Evidence& evidence, size_t files_left_out) {
       reasons.push_back(fmt::format("{} events of {} were not recorded", file.dropped, rank_name(evidence.run, rank)));
     if (!file.recording) reasons.push_back(fmt::format("recording stopped in {}", rank_name(evidence.run, rank)));
   }
+  if (const std::vector<size_t> unseen = quiet_and_unseen(evidence); !unseen.empty())
+    reasons.push_back(fmt::format("{} made calls whose completion is not on record, and nothing tells where {} since",
+                                  ranks_text(evidence.run, unseen),
+                                  unseen.size() == 1 ? "it has been" : "they have been"));
   if (rests_on_p2p(evidence))
     reasons.push_back("ranks have been quiet since point-to-point calls, whose completion is not on record");
   return reasons;
@@ -129,7 +186,10 @@ void remark_on_ring(const Evidence& evidence, Diagnosis& diagnosis) {
 Evidence gather(const Run& run, const Table& table, const JudgeOptions& options) {
   std::vector<Life> lives = lives_of(run);
   const bool outside = stopped_from_outside(run, lives);
-  return Evidence{run, table, std::move(lives), options.threshold_ns.value_or(threshold_of(run)), outside};
+  std::vector<trace::Time> worked;
+  for (const Rank& rank : run.ranks) worked.push_back(last_work(run.processes[rank.process].file, rank));
+  return Evidence{
+      run, table, std::move(lives), options.threshold_ns.value_or(threshold_of(run)), outside, std::move(worked)};
 }
 
 Diagnosis judge(const Run& run, const Table& table, const JudgeOptions& options, size_t files_left_out) {
@@ -139,9 +199,10 @@ Diagnosis judge(const Run& run, const Table& table, const JudgeOptions& options,
 
   std::vector<Finding> findings = find_mismatches(evidence);
   std::set<size_t> explained;
-  for (const Finding& mismatch : findings) explained.insert(*mismatch.comm);
+  for (const Finding& mismatch : findings)
+    if (mismatch.seq) explained.insert(*mismatch.comm);
 
-  const std::vector<Wait> waits = find_waits(evidence);
+  const std::vector<Wait> waits = find_waits(evidence, findings);
   const auto take = [&](std::vector<Finding> more) {
     for (Finding& finding : more) findings.push_back(std::move(finding));
   };

@@ -152,7 +152,13 @@ bool stopped_from_outside(const Run& run, const std::vector<Life>& lives) {
   if (ends.empty()) return false;
   std::sort(ends.begin(), ends.end(), [](const Life* a, const Life* b) { return a->when.wall_ns < b->when.wall_ns; });
   const Life& first = *ends.front();
-  if (ends.size() < run.ranks.size() && ends.size() == 1) return false;  // one was singled out, the others went on
+  if (ends.size() < run.ranks.size() && ends.size() == 1) {
+    // One was singled out, and the others went on; unless it was the last there was.
+    const bool asked = first.end == End::signal && is_request_to_stop(first.code) && first.code != SIGKILL;
+    return asked && std::all_of(run.ranks.begin(), run.ranks.end(), [&](const Rank& rank) {
+             return lives[rank.process].when.wall_ns <= first.when.wall_ns;
+           });
+  }
   if (ends.back()->when.wall_ns - first.when.wall_ns > kTogether) return false;
   // Somebody struck at about the time the others were asked to stop: they were asked because of that one.
   const auto struck_early = std::count_if(ends.begin(), ends.end(), [&](const Life* life) {

@@ -6,24 +6,20 @@
 // those that one misses, and so on. What remains is ranks that wait for nobody, or a cycle, which blames nobody. A
 // communicator whose calls differed explains every wait that ends in it.
 //
-// How a culprit left decides the kind: alive = missing-call; ended or tore the communicator down in good order =
-// left-early; otherwise = died. When its peers had already waited the full threshold before it ended, the hang came
-// first, and the end is somebody's reaction to it: then it counts as alive at that time.
+// How a culprit left decides the kind (departure.cc): alive = missing-call; ended or tore the communicator down in good
+// order = left-early; otherwise = died.
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <functional>
 
+#include "tools/explain.h"
+#include "tools/flow.h"
 #include "tools/rules.h"
 
 namespace lockstep {
 namespace {
 
-constexpr int64_t kSecond = 1'000'000'000;
-constexpr int64_t kReaction = 12 * kSecond;  // ends this close after one another may be one reaction
-
-using trace::CommState;
 using trace::Time;
 
 const Member* member_of(const Comm& comm, size_t rank) {
@@ -32,72 +28,22 @@ const Member* member_of(const Comm& comm, size_t rank) {
   return nullptr;
 }
 
-// --- how a rank left
-// -------------------------------------------------------------------------------------------------------
-
-struct Departure {
-  Kind kind = Kind::missing_call;
-  bool final = false;  // it can never come any more
-  Time when;
-  std::string how;  // one clause; empty when it is simply alive
-};
-
-// When the last of the waiters ended; 0 = one still lives.
-int64_t waiters_end(const Evidence& evidence, const Wait& wait) {
-  int64_t last = 0;
-  for (const size_t rank : wait.waiting) {
-    const Life& life = evidence.life(rank);
-    if (life.end == End::none) return 0;
-    last = std::max(last, life.when.wall_ns);
-  }
-  return last;
-}
-
-// Did it leave only after its peers had already waited the full threshold?
-bool hang_came_first(const Evidence& evidence, const Wait& wait, const Time& left, bool in_good_order) {
-  if (left.wall_ns == 0 || left.wall_ns - wait.since.wall_ns < evidence.threshold_ns) return false;
-  if (wait.age_ns < evidence.threshold_ns) return false;
-  if (!in_good_order) return true;
-  const int64_t others = waiters_end(evidence, wait);
-  return others != 0 && others - left.wall_ns < kReaction;  // all wound up together: somebody stopped the job
-}
-
-Departure departure_of(const Evidence& evidence, const Wait& wait, size_t rank) {
-  const Life& life = evidence.life(rank);
-  Departure departure;
-  if (const Member* member = member_of(evidence.table.comms[wait.comm], rank);
-      member && wait.what != Wait::What::init) {
-    const CommState state = member->info->state;
-    const bool torn_down =
-        state == CommState::destroyed || state == CommState::finalized || state == CommState::aborted;
-    const bool before_end = life.end == End::none || life.when.wall_ns > member->info->ended.wall_ns;
-    if (torn_down && before_end && !hang_came_first(evidence, wait, member->info->ended, state != CommState::aborted)) {
-      departure = {Kind::left_early, true, member->info->ended,
-                   state == CommState::aborted ? "it had aborted that communicator"
-                                               : "it had already torn that communicator down"};
-      return departure;
-    }
-  }
-  if (life.end == End::none) return departure;
-  if (hang_came_first(evidence, wait, life.when, life.end == End::clean)) {
-    departure.how = "it ended only after the hang: it " + end_in_words(life);
-    return departure;
-  }
-  if (evidence.outside && life.end != End::clean) return departure;  // stopped with all the others
-  departure = {life.end == End::clean ? Kind::left_early : Kind::died, true, life.when, "it " + end_in_words(life)};
-  return departure;
-}
-
 // --- who is held up where
 // ----------------------------------------------------------------------------------------------------
+
+// What a rank does that others wait for.
+enum class Stance {
+  free,    // it is in code of its own and could call
+  held,    // it waits itself, behind something that is stuck
+  hidden,  // it waits, or may be waiting, for something in which nobody is seen to be missing
+};
 
 struct Graph {
   const Evidence& evidence;
   const std::vector<Wait>& waits;
   const std::set<size_t>& explained;
-  std::vector<bool> counts;                        // per wait: old enough, or final
-  std::vector<std::vector<size_t>> held_in;        // per rank: waits that hold it up
-  std::vector<std::optional<size_t>> mismatch_of;  // per rank: communicator whose mismatch holds it up
+  const Flow& empty;            // all operations, nothing stuck yet
+  std::vector<Stance> stances;  // by rank
 };
 
 bool is_final(const Evidence& evidence, const Wait& wait) {
@@ -107,105 +53,93 @@ bool is_final(const Evidence& evidence, const Wait& wait) {
                                        [&](size_t rank) { return departure_of(evidence, wait, rank).final; });
 }
 
-bool is_quiet(const Evidence& evidence, size_t rank) {
-  const Time seen = evidence.life(rank).seen;
-  return seen.mono_ns - evidence.file(rank).last_call.mono_ns >= std::min<int64_t>(evidence.threshold_ns, 2 * kSecond);
+bool is_in(const std::vector<size_t>& ranks, size_t rank) {
+  return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
 }
 
-// Held up, not merely enqueued: its stack says so, or, without a stack, it has been quiet since.
-bool is_held(const Evidence& evidence, size_t rank) {
-  if (evidence.life(rank).end == End::clean) return false;
-  switch (where_it_sits(evidence, rank)) {
-    case Sits::waiting:
-      return true;
-    case Sits::elsewhere:
-      return false;
-    case Sits::unknown:
-      return is_quiet(evidence, rank) || evidence.life(rank).end != End::none;
-  }
-  return false;
+// Waits that hold a rank by themselves, not through what is on its streams: it sits in the making of a communicator, or
+// in something of which nobody is missing.
+bool holds_directly(const Wait& wait, size_t rank) {
+  const bool making = wait.what == Wait::What::init || wait.what == Wait::What::split;
+  return (making || wait.absent.empty()) && is_in(wait.waiting, rank);
 }
 
-Graph build_graph(const Evidence& evidence, const std::vector<Wait>& waits, const std::set<size_t>& explained,
-                  const std::vector<Finding>& mismatches) {
-  Graph graph{evidence, waits, explained, {}, {}, {}};
-  graph.held_in.resize(evidence.run.ranks.size());
-  graph.mismatch_of.resize(evidence.run.ranks.size());
-  std::vector<bool> held;
-  for (size_t rank = 0; rank < evidence.run.ranks.size(); rank++) held.push_back(is_held(evidence, rank));
-  for (size_t i = 0; i < waits.size(); i++) {
-    graph.counts.push_back(waits[i].age_ns >= evidence.threshold_ns || is_final(evidence, waits[i]));
-    for (const size_t rank : waits[i].waiting)
-      if (held[rank]) graph.held_in[rank].push_back(i);
+std::vector<Stance> stances_of(const Evidence& evidence, const std::vector<Wait>& waits,
+                               const std::vector<Finding>& mismatches, const Flow& empty) {
+  Flow all = empty;
+  for (const Wait& wait : waits) all.block(wait);
+  for (const Finding& mismatch : mismatches) all.block(mismatch);
+  std::vector<bool> direct(evidence.run.ranks.size());
+  for (const Wait& wait : waits)
+    for (const size_t rank : wait.waiting)
+      if (holds_directly(wait, rank)) direct[rank] = true;
+  std::vector<Stance> stances;
+  for (size_t rank = 0; rank < evidence.run.ranks.size(); rank++) {
+    const Sits sits = where_it_sits(evidence, rank);
+    const bool stuck = direct[rank] || all.holds(rank);
+    const bool nothing_pending = sits == Sits::unknown && !stuck && empty.all_completed(rank);
+    stances.push_back(sits == Sits::elsewhere || nothing_pending ? Stance::free
+                      : stuck                                    ? Stance::held
+                                                                 : Stance::hidden);
   }
-  for (const Finding& mismatch : mismatches) {
-    if (!mismatch.comm) continue;
-    for (const Member& member : evidence.table.comms[*mismatch.comm].members)
-      if (member.launched > *mismatch.seq && held[member.rank]) graph.mismatch_of[member.rank] = *mismatch.comm;
-  }
-  return graph;
-}
-
-// What a wait comes down to: the waits whose missing ranks wait for nobody, and mismatches.
-struct Roots {
-  std::set<size_t> waits, mismatched_comms;
-  bool cycle = false;
-};
-
-// Absent ranks of a wait that nothing else holds up.
-std::vector<size_t> free_absents(const Graph& graph, size_t wait) {
-  std::vector<size_t> free;
-  for (const size_t rank : graph.waits[wait].absent) {
-    const auto& held = graph.held_in[rank];
-    const bool elsewhere = std::any_of(held.begin(), held.end(), [&](size_t other) { return other != wait; });
-    const bool gone = departure_of(graph.evidence, graph.waits[wait], rank).final;
-    if (gone || (!elsewhere && !graph.mismatch_of[rank])) free.push_back(rank);
-  }
-  return free;
+  return stances;
 }
 
 // On a communicator whose calls differed nearly everything follows from that; but a rank that is alive and seen to sit
 // outside NCCL has also stayed away from this call.
-std::vector<size_t> went_elsewhere(const Graph& graph, size_t wait) {
+std::vector<size_t> culprits_of(const Graph& graph, const Wait& wait) {
+  const bool is_explained = wait.what == Wait::What::collective && graph.explained.count(wait.comm);
   std::vector<size_t> ranks;
-  for (const size_t rank : graph.waits[wait].absent)
-    if (departure_of(graph.evidence, graph.waits[wait], rank).kind == Kind::missing_call &&
-        where_it_sits(graph.evidence, rank) == Sits::elsewhere)
-      ranks.push_back(rank);
+  for (const size_t rank : wait.absent) {
+    const Departure departure = departure_of(graph.evidence, wait, rank);
+    const bool free = graph.stances[rank] == Stance::free;
+    const bool stayed_away = departure.kind == Kind::missing_call && free;
+    if (is_explained ? stayed_away : departure.final || free) ranks.push_back(rank);
+  }
   return ranks;
 }
 
-// Those to blame for a wait that is a root.
-std::vector<size_t> culprits_of(const Graph& graph, size_t wait) {
-  const Wait& of = graph.waits[wait];
-  const bool is_explained = of.what == Wait::What::collective && graph.explained.count(of.comm);
-  return is_explained ? went_elsewhere(graph, wait) : free_absents(graph, wait);
-}
+// Everything that comes down to a set of causes: the waits whose missing ranks are held up by them, again and again.
+class Downstream {
+ public:
+  explicit Downstream(const Graph& graph) : graph_(graph), flow_(graph.empty), taken_(graph.waits.size()) {}
 
-void collect_roots(const Graph& graph, size_t wait, std::set<size_t>& path, std::set<size_t>& done, Roots& roots) {
-  if (path.count(wait)) {
-    roots.cycle = true;
-    return;
+  void add(size_t wait) {
+    if (taken_[wait]) return;
+    taken_[wait] = true;
+    flow_.block(graph_.waits[wait]);
   }
-  if (!done.insert(wait).second) return;
-  const Wait& of = graph.waits[wait];
-  if (of.what == Wait::What::collective && graph.explained.count(of.comm)) {
-    roots.mismatched_comms.insert(of.comm);
-    if (!went_elsewhere(graph, wait).empty()) roots.waits.insert(wait);
-    return;
+  void add(const Finding& mismatch) { flow_.block(mismatch); }
+  bool holds(size_t rank) const { return flow_.holds(rank); }
+  void settle() {
+    for (bool grew = true; grew;) {
+      grew = false;
+      for (size_t i = 0; i < graph_.waits.size(); i++) {
+        if (taken_[i] || !follows(graph_.waits[i])) continue;
+        add(i);
+        grew = true;
+      }
+    }
   }
-  if (!free_absents(graph, wait).empty() || of.absent.empty()) {
-    roots.waits.insert(wait);
-    return;
+  bool has(size_t wait) const { return taken_[wait]; }
+
+ private:
+  bool follows(const Wait& wait) const {
+    if (wait.what == Wait::What::collective && flow_.holds_row(wait.comm, wait.seq)) return true;
+    return std::any_of(wait.absent.begin(), wait.absent.end(), [&](size_t rank) {
+      return graph_.stances[rank] == Stance::held && (flow_.holds(rank) || is_directly_held(rank));
+    });
   }
-  path.insert(wait);
-  for (const size_t rank : of.absent) {
-    if (graph.mismatch_of[rank]) roots.mismatched_comms.insert(*graph.mismatch_of[rank]);
-    for (const size_t next : graph.held_in[rank])
-      if (next != wait) collect_roots(graph, next, path, done, roots);
+  bool is_directly_held(size_t rank) const {
+    for (size_t i = 0; i < graph_.waits.size(); i++)
+      if (taken_[i] && holds_directly(graph_.waits[i], rank)) return true;
+    return false;
   }
-  path.erase(wait);
-}
+
+  const Graph& graph_;
+  Flow flow_;
+  std::vector<bool> taken_;
+};
 
 // --- findings
 // ----------------------------------------------------------------------------------------------------------------
@@ -235,9 +169,10 @@ void describe_row(const Evidence& evidence, const Wait& wait, Finding& finding) 
 void describe_edge(const Evidence& evidence, const Wait& wait, Finding& finding) {
   const Comm& comm = evidence.table.comms[wait.comm];
   const Member* waiter = member_of(comm, wait.waiting.front());
-  for (const trace::Call* call : waiter->p2p)
-    if (call->called.mono_ns == wait.since.mono_ns) finding.op = op_name(*call);
-  const bool sends = finding.op == "Send";
+  const bool sends = waiter->comm_rank == wait.edge_from;
+  finding.op = sends ? "Send" : "Recv";
+  finding.message = Message{waiter->rank, std::nullopt, sends, wait.seq};
+  if (!wait.absent.empty()) finding.message->peer = wait.absent.front();
   finding.detail = fmt::format("the {} is number {} in that direction (from 0) and has no {} at the other end",
                                sends ? "send" : "receive", wait.seq, sends ? "receive" : "send");
 }
@@ -269,8 +204,12 @@ void weigh(const Evidence& evidence, const Wait& wait, Finding& finding) {
   if (untraced && wait.what != Wait::What::init)
     doubt(Confidence::likely,
           fmt::format("{} of the {} ranks of this communicator left no trace", untraced, comm.nranks));
-  if (wait.absent.size() > wait.waiting.size() && wait.what == Wait::What::collective)
-    doubt(Confidence::likely, "more ranks stayed away from this call than made it, so the odd one may be who made it");
+  if (wait.absent.size() >= wait.waiting.size() && wait.what == Wait::What::collective)
+    doubt(Confidence::likely, "no more ranks made this call than stayed away, so the odd one may be who made it");
+  if (!wait.candidates.empty())
+    doubt(Confidence::likely, "the traces do not say who was to join this communicator; all others are held up");
+  if (wait.what == Wait::What::p2p && finding.kind != Kind::died)
+    doubt(Confidence::likely, "one end has made more messages than the other: too few here, or too many there");
   for (const size_t rank : finding.culprits) {
     const trace::TraceFile& file = evidence.file(rank);
     if (file.dropped)
@@ -298,15 +237,19 @@ Finding blank_finding(const Evidence& evidence, const Wait& wait) {
   return finding;
 }
 
+// The oldest of the waits that come down to this one counts; but who has missed it for a moment only is on its way.
+bool is_late_enough(const Evidence& evidence, const Wait& wait, int64_t age) {
+  return age >= evidence.threshold_ns && wait.age_ns >= evidence.threshold_ns / 2;
+}
+
 // One finding per way of leaving; the ends come before the merely absent.
 // `age` is that of the oldest wait that comes down to this one.
-std::vector<Finding> blame(const Graph& graph, const Wait& wait, const std::vector<size_t>& culprits,
+std::vector<Finding> blame(const Evidence& evidence, const Wait& wait, const std::vector<size_t>& culprits,
                            const std::vector<size_t>& victims, int64_t age) {
-  const Evidence& evidence = graph.evidence;
   std::map<Kind, Finding> by_kind;
   for (const size_t rank : culprits) {
     const Departure departure = departure_of(evidence, wait, rank);
-    if (age < evidence.threshold_ns && !departure.final) continue;  // merely late so far
+    if (!departure.final && !is_late_enough(evidence, wait, age)) continue;  // merely late so far
     const Kind kind = kind_for(wait, departure.kind);
     auto [place, is_new] = by_kind.try_emplace(kind);
     Finding& finding = place->second;
@@ -400,98 +343,235 @@ void merge_same_culprits(std::vector<Finding>& findings) {
 
 // After calls that differ all ranks may have made equally many, and still none gets further.
 void note_stuck_ranks(const Evidence& evidence, Finding& mismatch) {
-  if (mismatch.hangs || !mismatch.comm) return;
+  if (mismatch.hangs || !mismatch.comm || !mismatch.seq) return;
   for (const Member& member : evidence.table.comms[*mismatch.comm].members) {
     if (member.launched <= *mismatch.seq || !is_stuck(evidence, member.rank)) continue;
-    const int64_t quiet = evidence.life(member.rank).seen.mono_ns - member.file->last_call.mono_ns;
+    const int64_t quiet = evidence.quiet(member.rank);
     mismatch.hangs = true;
     mismatch.stuck_seq = std::max(mismatch.stuck_seq.value_or(0), member.launched - 1);
     mismatch.pending_ns = std::max(mismatch.pending_ns, quiet);
   }
 }
 
-Finding blame_cycle(const Graph& graph, size_t start) {
-  const Evidence& evidence = graph.evidence;
-  Finding finding = blank_finding(evidence, graph.waits[start]);
-  bool all_p2p = true;
-  // Follow the first missing rank of each wait until one comes again.
-  std::vector<size_t> ranks;
-  size_t wait = start;
-  while (true) {
-    all_p2p = all_p2p && graph.waits[wait].what == Wait::What::p2p;
-    const std::vector<size_t>& absent = graph.waits[wait].absent;
-    const auto held = std::find_if(absent.begin(), absent.end(), [&](size_t rank) {
-      const auto& in = graph.held_in[rank];
-      return std::any_of(in.begin(), in.end(), [&](size_t other) { return other != wait; });
-    });
-    if (held == absent.end()) break;
-    const auto seen = std::find(ranks.begin(), ranks.end(), *held);
-    if (seen != ranks.end()) {
-      ranks.erase(ranks.begin(), seen);
-      break;
-    }
-    ranks.push_back(*held);
-    const auto& in = graph.held_in[*held];
-    wait = *std::find_if(in.begin(), in.end(), [&](size_t other) { return other != wait; });
+// --- circles
+// -----------------------------------------------------------------------------------------------------------------
+
+// Which of these waits each of them comes down to: those that hold a rank it misses.
+std::vector<std::vector<std::pair<size_t, size_t>>> leads_to(const Graph& graph, const std::vector<size_t>& among) {
+  std::vector<Flow> behind;
+  for (const size_t wait : among) {
+    behind.push_back(graph.empty);
+    behind.back().block(graph.waits[wait]);
   }
-  finding.kind = all_p2p ? Kind::p2p_cycle : Kind::cross_communicator_cycle;
-  finding.cycle = ranks;
+  std::vector<std::vector<std::pair<size_t, size_t>>> next(among.size());
+  for (size_t at = 0; at < among.size(); at++)
+    for (const size_t absent : graph.waits[among[at]].absent)
+      for (size_t i = 0; i < among.size(); i++) {
+        const bool held = behind[i].holds(absent) || holds_directly(graph.waits[among[i]], absent);
+        if (i != at && held && graph.stances[absent] == Stance::held) next[at].emplace_back(absent, i);
+      }
+  return next;
+}
+
+struct Circle {
+  std::vector<size_t> ranks;
+  std::vector<const Wait*> through;
+};
+
+// The first circle that a walk along those finds.
+Circle find_circle(const Graph& graph, const std::vector<size_t>& among) {
+  const auto next = leads_to(graph, among);
+  enum class Seen : uint8_t { no, on_the_way, done };
+  std::vector<Seen> seen(among.size());
+  struct Step {
+    size_t wait = 0, taken = 0;
+  };
+  for (size_t start = 0; start < among.size(); start++) {
+    std::vector<Step> way{{start, 0}};
+    while (!way.empty()) {
+      Step& step = way.back();
+      seen[step.wait] = Seen::on_the_way;
+      if (step.taken == next[step.wait].size()) {
+        seen[step.wait] = Seen::done;
+        way.pop_back();
+        continue;
+      }
+      const size_t to = next[step.wait][step.taken++].second;
+      if (seen[to] == Seen::no) way.push_back({to, 0});
+      if (seen[to] != Seen::on_the_way || to == way.back().wait) continue;
+      Circle circle;
+      auto from = std::find_if(way.begin(), way.end(), [&](const Step& s) { return s.wait == to; });
+      for (; from != way.end(); ++from) {
+        circle.ranks.push_back(next[from->wait][from->taken - 1].first);
+        circle.through.push_back(&graph.waits[among[from->wait]]);
+      }
+      return circle;
+    }
+  }
+  return {};
+}
+
+Finding blame_circle(const Graph& graph, const std::vector<size_t>& among) {
+  constexpr size_t kMost = 64;  // a circle is found among the oldest, if at all
+  std::vector<size_t> oldest = among;
+  std::stable_sort(oldest.begin(), oldest.end(),
+                   [&](size_t a, size_t b) { return graph.waits[a].age_ns > graph.waits[b].age_ns; });
+  if (oldest.size() > kMost) oldest.resize(kMost);
+  const Evidence& evidence = graph.evidence;
+  std::vector<size_t> messages;
+  for (const size_t wait : oldest)
+    if (graph.waits[wait].what == Wait::What::p2p) messages.push_back(wait);
+  Circle circle = find_circle(graph, messages);
+  const bool by_messages = !circle.ranks.empty();
+  if (!by_messages) circle = find_circle(graph, oldest);
+  const std::vector<const Wait*>& through = circle.through;
+  Finding finding = blank_finding(evidence, through.empty() ? graph.waits[oldest.front()] : *through.front());
+  finding.pending_ns = graph.waits[oldest.front()].age_ns;
+  const bool collectives = std::all_of(through.begin(), through.end(),
+                                       [](const Wait* wait) { return wait->what == Wait::What::collective; });
+  finding.kind = by_messages                          ? Kind::p2p_cycle
+                 : through.size() == 2 && collectives ? Kind::order_inversion
+                                                      : Kind::cross_communicator_cycle;
+  finding.cycle = std::move(circle.ranks);
   finding.confidence = Confidence::likely;
-  finding.doubts.push_back("host waits are not on record; the order of calls and the stacks say it");
+  finding.doubts.push_back("what the host waited for is told by the stacks and the order of calls alone");
+  for (const size_t wait : among) add_unique(finding.victims, graph.waits[wait].waiting, {});
   return finding;
+}
+
+// Somebody waits for ranks that wait themselves, and nobody is seen to be missing from what those wait for.
+Finding blame_hidden(const Graph& graph, const std::vector<size_t>& among) {
+  const Wait* oldest = &graph.waits[among.front()];
+  for (const size_t wait : among)
+    if (graph.waits[wait].age_ns > oldest->age_ns) oldest = &graph.waits[wait];
+  Finding finding = blank_finding(graph.evidence, *oldest);
+  finding.kind = Kind::stalled_together;
+  finding.confidence = Confidence::possible;
+  finding.detail =
+      fmt::format("{} {} not made that call, but may be held up as well: nobody is named",
+                  ranks_text(graph.evidence.run, oldest->absent), oldest->absent.size() == 1 ? "has" : "have");
+  finding.doubts.push_back("what those wait for that have not made the call is not on record");
+  for (const size_t wait : among) add_unique(finding.victims, graph.waits[wait].waiting, {});
+  return finding;
+}
+
+// --- all together
+// ------------------------------------------------------------------------------------------------------------
+
+struct Cause {
+  size_t wait = 0;
+  std::vector<size_t> culprits;
+};
+
+// Nobody can tell who is missing from the making of a communicator that lists no members. But where all ranks are held
+// up in something and one is not, everything comes down to that one.
+std::vector<size_t> only_one_left(const Graph& graph, const Wait& wait) {
+  if (wait.candidates.empty()) return {};
+  std::vector<size_t> left;
+  for (size_t rank = 0; rank < graph.stances.size(); rank++) {
+    if (graph.stances[rank] == Stance::hidden) return {};
+    if (graph.stances[rank] == Stance::free || departure_of(graph.evidence, wait, rank).final) left.push_back(rank);
+  }
+  return left.size() == 1 && is_in(wait.candidates, left.front()) && graph.evidence.run.missing.empty()
+             ? left
+             : std::vector<size_t>{};
+}
+
+// Waits that nobody with a trace is missing from, and those that miss somebody who is free or gone.
+std::vector<Cause> causes_of(const Graph& graph) {
+  std::vector<Cause> causes;
+  for (size_t i = 0; i < graph.waits.size(); i++) {
+    std::vector<size_t> culprits = culprits_of(graph, graph.waits[i]);
+    if (culprits.empty()) culprits = only_one_left(graph, graph.waits[i]);
+    if (!culprits.empty() || graph.waits[i].absent.empty()) causes.push_back({i, std::move(culprits)});
+  }
+  return causes;
+}
+
+bool is_old(const Evidence& evidence, const Wait& wait) {
+  return wait.age_ns >= evidence.threshold_ns || is_final(evidence, wait);
+}
+
+std::vector<Finding> findings_for(const Graph& graph, const Cause& cause, const Downstream& below) {
+  const Wait& wait = graph.waits[cause.wait];
+  std::vector<size_t> victims;
+  int64_t age = 0;
+  bool counts = false;
+  for (size_t i = 0; i < graph.waits.size(); i++) {
+    if (!below.has(i)) continue;
+    const bool old = is_old(graph.evidence, graph.waits[i]);
+    counts = counts || old;
+    age = std::max(age, graph.waits[i].age_ns);
+    if (old) add_unique(victims, graph.waits[i].waiting, {});
+  }
+  if (!counts) return {};
+  if (!cause.culprits.empty()) return blame(graph.evidence, wait, cause.culprits, victims, age);
+  const bool making = wait.what == Wait::What::init || wait.what == Wait::What::split;
+  if (making) return {blame_traceless(graph.evidence, wait, victims)};
+  return {blame_nobody(graph.evidence, wait, victims)};
+}
+
+// What follows from calls that differ: waits behind that row or message, and ranks stuck in it.
+void charge(const Graph& graph, const Downstream& below, Finding& mismatch) {
+  for (size_t rank = 0; mismatch.message && rank < graph.stances.size(); rank++) {
+    if (!below.holds(rank) || !is_stuck(graph.evidence, rank)) continue;
+    mismatch.hangs = true;
+    mismatch.pending_ns = std::max(mismatch.pending_ns, graph.evidence.quiet(rank));
+    add_unique(mismatch.victims, {rank}, mismatch.culprits);
+  }
+  for (size_t i = 0; i < graph.waits.size(); i++) {
+    const Wait& wait = graph.waits[i];
+    if (!below.has(i) || !is_old(graph.evidence, wait)) continue;
+    mismatch.hangs = true;
+    mismatch.pending_ns = std::max(mismatch.pending_ns, wait.age_ns);
+    if (wait.comm == *mismatch.comm && wait.what == Wait::What::collective) mismatch.stuck_seq = wait.seq;
+    add_unique(mismatch.victims, wait.waiting, mismatch.culprits);
+  }
+}
+
+// Old waits that no cause accounts for: circles, and what cannot be seen.
+void blame_the_rest(const Graph& graph, const std::vector<bool>& accounted, std::vector<Finding>& findings) {
+  std::vector<size_t> rest;
+  bool old = false, hidden = false;
+  for (size_t i = 0; i < graph.waits.size(); i++) {
+    if (accounted[i]) continue;
+    rest.push_back(i);
+    old = old || is_old(graph.evidence, graph.waits[i]);
+    for (const size_t rank : graph.waits[i].absent) hidden = hidden || graph.stances[rank] == Stance::hidden;
+  }
+  if (!old) return;
+  findings.push_back(hidden ? blame_hidden(graph, rest) : blame_circle(graph, rest));
 }
 
 }  // namespace
 
 std::vector<Finding> blame_waits(const Evidence& evidence, const std::vector<Wait>& waits,
                                  const std::set<size_t>& explained, std::vector<Finding>& mismatches) {
-  const Graph graph = build_graph(evidence, waits, explained, mismatches);
-  struct Consequences {
-    std::vector<size_t> victims;
-    int64_t age_ns = 0;
-  };
-  std::map<size_t, Consequences> consequences;  // root wait -> what comes down to it
-  std::optional<size_t> cycle;
-  std::vector<size_t> in_cycle;
-  for (size_t i = 0; i < waits.size(); i++) {
-    if (!graph.counts[i]) continue;
-    std::set<size_t> path, done;
-    Roots roots;
-    collect_roots(graph, i, path, done, roots);
-    for (const size_t root : roots.waits) {
-      Consequences& of = consequences[root];
-      add_unique(of.victims, waits[i].waiting, {});
-      of.age_ns = std::max(of.age_ns, waits[i].age_ns);
-    }
+  std::vector<Finding> findings;
+  if (!waits.empty() || !mismatches.empty()) {
+    const Flow empty(evidence);
+    const Graph graph{evidence, waits, explained, empty, stances_of(evidence, waits, mismatches, empty)};
+    std::vector<bool> accounted(waits.size());
+    const auto settle = [&](Downstream& below) {
+      below.settle();
+      for (size_t i = 0; i < waits.size(); i++) accounted[i] = accounted[i] || below.has(i);
+    };
     for (Finding& mismatch : mismatches) {
-      if (!mismatch.comm || !roots.mismatched_comms.count(*mismatch.comm)) continue;
-      mismatch.hangs = true;
-      mismatch.pending_ns = std::max(mismatch.pending_ns, waits[i].age_ns);
-      if (waits[i].comm == *mismatch.comm && waits[i].what == Wait::What::collective) mismatch.stuck_seq = waits[i].seq;
-      add_unique(mismatch.victims, waits[i].waiting, mismatch.culprits);
+      Downstream below(graph);
+      below.add(mismatch);
+      settle(below);
+      charge(graph, below, mismatch);
     }
-    if (roots.waits.empty() && roots.mismatched_comms.empty() && roots.cycle) {
-      if (!cycle) cycle = i;
-      add_unique(in_cycle, waits[i].waiting, {});
+    for (const Cause& cause : causes_of(graph)) {
+      Downstream below(graph);
+      below.add(cause.wait);
+      settle(below);
+      for (Finding& finding : findings_for(graph, cause, below)) findings.push_back(std::move(finding));
     }
+    merge_same_culprits(findings);
+    blame_the_rest(graph, accounted, findings);
   }
   for (Finding& mismatch : mismatches) note_stuck_ranks(evidence, mismatch);
-  std::vector<Finding> findings;
-  for (const auto& [root, of] : consequences) {
-    const Wait& wait = waits[root];
-    const bool making = wait.what == Wait::What::init || wait.what == Wait::What::split;
-    std::vector<Finding> some = !wait.absent.empty()
-                                    ? blame(graph, wait, culprits_of(graph, root), of.victims, of.age_ns)
-                                : making ? std::vector<Finding>{blame_traceless(evidence, wait, of.victims)}
-                                         : std::vector<Finding>{blame_nobody(evidence, wait, of.victims)};
-    for (Finding& finding : some) findings.push_back(std::move(finding));
-  }
-  merge_same_culprits(findings);
-  if (cycle) {
-    Finding finding = blame_cycle(graph, *cycle);
-    finding.victims = in_cycle;
-    findings.push_back(std::move(finding));
-  }
   return findings;
 }
 

@@ -14,6 +14,8 @@
 #include <map>
 #include <utility>
 
+#include "interpose/abi/functions.h"
+#include "tools/flow.h"
 #include "tools/rules.h"
 
 namespace lockstep {
@@ -173,6 +175,13 @@ bool comes_apart(const Comm& comm, uint64_t seq) {
   return false;
 }
 
+// Is everything the member did between the row before this one and this row on record?
+bool is_covered(const Member& member, uint64_t seq) {
+  if (member.file->overwritten == 0) return true;
+  const Call* before = seq > 0 ? member.call_at(seq - 1) : nullptr;
+  return before && !member.file->calls.empty() && before->event >= member.file->calls.front().event;
+}
+
 // Members whose calls with count 0 stand where all the others, who made none there, call the same operation on n > 0.
 std::optional<Finding> zero_count_row(const Evidence& evidence, size_t index) {
   const Comm& comm = evidence.table.comms[index];
@@ -184,7 +193,7 @@ std::optional<Finding> zero_count_row(const Evidence& evidence, size_t index) {
       const auto calls_it_for_real = [&](const Member& other) {
         const bool zero_too = std::count(other.zero_next_seq.begin(), other.zero_next_seq.end(), seq) != 0;
         const Call* call = other.call_at(seq);
-        return !zero_too && call && op_name(*call) == op_name(*member.zero_calls[i]);
+        return !zero_too && call && is_covered(other, seq) && op_name(*call) == op_name(*member.zero_calls[i]);
       };
       const auto real = std::count_if(comm.members.begin(), comm.members.end(), calls_it_for_real);
       if (real > 0 && comes_apart(comm, seq)) row = seq;
@@ -207,6 +216,9 @@ std::optional<Finding> zero_count_row(const Evidence& evidence, size_t index) {
     if (!vote.members.empty() && vote.signature.op == zero.signature.op) votes.push_back(vote);
   }
   if (votes.empty()) return std::nullopt;
+  // Who may have passed 0 as well and lost the record of it has no vote.
+  for (const Member& member : comm.members)
+    if (!is_covered(member, *row)) return std::nullopt;
   const Vote& real = votes.front();
   // The members that pass n must have launched more than the odd one: by as many as it passed 0.
   const auto lags = [&](const Member* odd) { return odd->called < real.members.front()->called; };
@@ -228,6 +240,59 @@ std::optional<Finding> zero_count_row(const Evidence& evidence, size_t index) {
   return finding;
 }
 
+// --- messages
+// --------------------------------------------------------------------------------------------------------------
+
+struct Ends {
+  const Member* from = nullptr;
+  const Member* to = nullptr;
+  const Call* sent = nullptr;
+  const Call* received = nullptr;
+};
+
+uint64_t bytes_of(const Call& call) { return call.count * abi::dtype_size(call.dtype); }
+
+// The first message whose two ends pass different sizes. Neither of the two can be said to be wrong.
+std::optional<Finding> unequal_message(const Evidence&, const Comm& comm, size_t index) {
+  std::map<std::pair<EdgeKey, uint64_t>, Ends> messages;
+  for (const Member& member : comm.members) {
+    const std::vector<uint64_t> numbers = edge_numbers(member);
+    for (size_t i = 0; i < member.p2p.size(); i++) {
+      const EdgeKey edge = edge_of(index, member, *member.p2p[i]);
+      if (edge.from == edge.to) continue;
+      Ends& ends = messages[{edge, numbers[i]}];
+      const bool sends = edge.from == member.comm_rank;
+      (sends ? ends.from : ends.to) = &member;
+      (sends ? ends.sent : ends.received) = member.p2p[i];
+    }
+  }
+  const Ends* first = nullptr;
+  uint64_t number = 0;
+  for (const auto& [key, ends] : messages) {
+    if (!ends.sent || !ends.received || bytes_of(*ends.sent) == bytes_of(*ends.received)) continue;
+    if (first && first->sent->called.wall_ns <= ends.sent->called.wall_ns) continue;
+    first = &ends;
+    number = key.second;
+  }
+  if (!first) return std::nullopt;
+  Finding finding;
+  finding.kind = Kind::p2p_size_mismatch;
+  finding.comm = index;
+  finding.op = "Send";
+  finding.message = Message{first->from->rank, first->to->rank, true, number};
+  finding.expected = signature_of(*first->sent);
+  finding.actual[first->to->rank] = signature_of(*first->received);
+  finding.victims = {first->from->rank, first->to->rank};
+  finding.may_hang = bytes_of(*first->received) > bytes_of(*first->sent);
+  finding.since = std::max(first->sent->called.wall_ns, first->received->called.wall_ns) == first->sent->called.wall_ns
+                      ? first->sent->called
+                      : first->received->called;
+  finding.detail =
+      finding.may_hang ? "the receiver waits for more than is sent" : "the receiver gets a part of what is sent";
+  doubt(finding, Confidence::likely, "which of the two ends is wrong cannot be told");
+  return finding;
+}
+
 }  // namespace
 
 std::vector<Finding> find_mismatches(const Evidence& evidence) {
@@ -237,6 +302,8 @@ std::vector<Finding> find_mismatches(const Evidence& evidence) {
     std::optional<Finding> zero = zero_count_row(evidence, index);
     if (zero && (!differing || *zero->seq <= *differing->seq)) differing = std::move(zero);
     if (differing) findings.push_back(std::move(*differing));
+    if (std::optional<Finding> unequal = unequal_message(evidence, evidence.table.comms[index], index))
+      findings.push_back(std::move(*unequal));
   }
   return findings;
 }

@@ -17,10 +17,6 @@ namespace {
 using trace::Call;
 using trace::Time;
 
-int64_t quiet_for(const Evidence& evidence, size_t rank) {
-  return evidence.life(rank).seen.mono_ns - evidence.file(rank).last_call.mono_ns;
-}
-
 // The call some thread of the rank has not come back from for the full threshold.
 const Call* stuck_call(const Evidence& evidence, size_t rank) {
   const Rank& who = evidence.run.ranks[rank];
@@ -63,7 +59,7 @@ std::optional<Finding> stalled(const Evidence& evidence) {
     const Call* call = stuck_call(evidence, rank);
     if (!call && !is_stuck(evidence, rank)) continue;
     finding.victims.push_back(rank);
-    finding.pending_ns = std::max(finding.pending_ns, quiet_for(evidence, rank));
+    finding.pending_ns = std::max(finding.pending_ns, evidence.quiet(rank));
     if (call && !stuck) stuck = call;
   }
   if (finding.victims.empty()) return std::nullopt;
@@ -89,7 +85,7 @@ std::optional<Finding> idle(const Evidence& evidence) {
   for (size_t rank = 0; rank < evidence.run.ranks.size(); rank++) {
     if (evidence.life(rank).end != End::none) return std::nullopt;
     if (evidence.file(rank).last_call.mono_ns == 0) continue;
-    shortest = std::min(shortest, quiet_for(evidence, rank));
+    shortest = std::min(shortest, evidence.quiet(rank));
     finding.victims.push_back(rank);
   }
   if (finding.victims.empty() || shortest < evidence.threshold_ns) return std::nullopt;

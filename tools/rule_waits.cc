@@ -17,6 +17,7 @@
 #include <unordered_map>
 
 #include "interpose/abi/functions.h"
+#include "tools/flow.h"
 #include "tools/rules.h"
 
 namespace lockstep {
@@ -76,6 +77,41 @@ Wait collective_wait(const Evidence& evidence, size_t index) {
   return wait;
 }
 
+// A rank that ends takes its unfinished work with it, although it had made the call: the others stay in it.
+std::optional<Wait> unfinished_wait(const Evidence& evidence, size_t index) {
+  const Comm& comm = evidence.table.comms[index];
+  Wait wait;
+  wait.comm = index;
+  wait.seq = UINT64_MAX;
+  for (const Member& member : comm.members) {
+    const std::optional<uint64_t>& completed = member.info->coll_completed;
+    if (evidence.life(member.rank).end == End::none || !completed || *completed >= member.launched) continue;
+    Wait alone;
+    alone.comm = index;
+    alone.seq = *completed;
+    alone.absent = {member.rank};
+    // It may have ended before it saw that a row was done which the others have left behind.
+    uint64_t others = UINT64_MAX;
+    for (const Member& other : comm.members)
+      if (other.rank != member.rank && evidence.life(other.rank).end != End::clean && other.info->coll_completed)
+        others = std::min(others, *other.info->coll_completed);
+    if (others != UINT64_MAX) alone.seq = std::max(alone.seq, others);
+    if (alone.seq >= member.launched) continue;
+    for (const Member& other : comm.members) {
+      Time since;
+      const int64_t age = other.rank == member.rank || evidence.life(other.rank).end == End::clean
+                              ? 0
+                              : waited(evidence, other, alone.seq, &since);
+      if (age <= 0) continue;
+      alone.waiting.push_back(other.rank);
+      if (age > alone.age_ns) alone.age_ns = age, alone.since = since;
+    }
+    if (alone.waiting.empty() || !departure_of(evidence, alone, member.rank).final || alone.seq >= wait.seq) continue;
+    wait = alone;
+  }
+  return wait.waiting.empty() ? std::nullopt : std::optional<Wait>(std::move(wait));
+}
+
 // --- making a communicator
 // -------------------------------------------------------------------------------------------------
 
@@ -124,7 +160,8 @@ std::optional<Wait> init_wait(const Evidence& evidence, size_t index) {
   if (possible.size() <= missing) {
     wait.absent.insert(wait.absent.end(), possible.begin(), possible.end());
     wait.traceless = missing - possible.size();
-    if (wait.traceless == evidence.run.missing.size()) wait.traceless_numbers = evidence.run.missing;
+    const bool spans_job = comm.nranks >= evidence.run.world_size;
+    if (spans_job && wait.traceless == evidence.run.missing.size()) wait.traceless_numbers = evidence.run.missing;
   } else {
     wait.candidates = possible;
   }
@@ -188,42 +225,70 @@ std::optional<Wait> split_wait(const Evidence& evidence, size_t index) {
 
 bool whole_record(const Member& member) { return member.p2p.size() + member.p2p_held >= member.info->p2p_called; }
 
-// Calls of one direction to one peer, oldest first.
-std::vector<const Call*> edge(const Member& member, Fn fn, int peer) {
-  std::vector<const Call*> calls;
-  for (const Call* call : member.p2p)
-    if (is_fn(*call, fn) && call->peer == peer) calls.push_back(call);
-  return calls;
+// What one member has put on one edge of its communicator.
+struct Half {
+  uint64_t made = 0;  // messages so far
+  std::vector<std::pair<uint64_t, const Call*>> calls;
+};
+
+std::map<EdgeKey, Half> halves_of(size_t index, const Member& member, Fn fn) {
+  std::map<EdgeKey, Half> halves;
+  const std::vector<uint64_t> numbers = edge_numbers(member);
+  for (size_t i = 0; i < member.p2p.size(); i++) {
+    if (!is_fn(*member.p2p[i], fn)) continue;
+    Half& half = halves[edge_of(index, member, *member.p2p[i])];
+    half.calls.emplace_back(numbers[i], member.p2p[i]);
+    half.made = std::max(half.made, numbers[i] + 1);
+  }
+  return halves;
 }
 
-void unmatched(const Evidence& evidence, size_t index, const Member& a, Fn mine, const Member& b, Fn theirs,
-               std::vector<Wait>& waits) {
-  const std::vector<const Call*> begun = edge(a, mine, b.comm_rank);
-  const std::vector<const Call*> answers = edge(b, theirs, a.comm_rank);
-  if (begun.size() <= answers.size() || left_in_good_order(evidence, a)) return;
-  const Call& first = *begun[answers.size()];
+// One end has begun more than the other has answered. An end whose ring has lost all of that edge cannot be judged.
+void unmatched(const Evidence& evidence, const EdgeKey& edge, const Member& a, const Half& begun, const Member& b,
+               const Half* answers, std::vector<Wait>& waits) {
+  if (!answers && !whole_record(b)) return;
+  const uint64_t answered = answers ? answers->made : 0;
+  if (begun.made <= answered || left_in_good_order(evidence, a)) return;
+  const Call* first = nullptr;
+  for (const auto& [number, call] : begun.calls)
+    if (number == answered) first = call;
+  if (!first) return;
   Wait wait;
   wait.what = Wait::What::p2p;
-  wait.comm = index;
-  wait.seq = answers.size();
+  wait.comm = edge.comm;
+  wait.edge_from = edge.from;
+  wait.edge_to = edge.to;
+  wait.seq = answered;
   wait.waiting = {a.rank};
   wait.absent = {b.rank};
-  wait.since = first.called;
-  wait.age_ns = std::max<int64_t>(1, last_moment(evidence, a).mono_ns - first.called.mono_ns);
+  wait.since = first->called;
+  wait.age_ns = std::max<int64_t>(1, last_moment(evidence, a).mono_ns - first->called.mono_ns);
   waits.push_back(std::move(wait));
 }
 
 void p2p_waits(const Evidence& evidence, size_t index, std::vector<Wait>& waits) {
   const Comm& comm = evidence.table.comms[index];
-  for (const Member& a : comm.members) {
-    if (a.p2p.empty() || !whole_record(a)) continue;
-    std::set<int> peers;
-    for (const Call* call : a.p2p) peers.insert(call->peer);
-    for (const Member& b : comm.members) {
-      if (a.rank == b.rank || !peers.count(b.comm_rank) || !whole_record(b)) continue;
-      unmatched(evidence, index, a, Fn::Send, b, Fn::Recv, waits);
-      unmatched(evidence, index, a, Fn::Recv, b, Fn::Send, waits);
+  std::unordered_map<int, const Member*> by_comm_rank;
+  std::unordered_map<size_t, std::map<EdgeKey, Half>> sends, receives;
+  for (const Member& member : comm.members) {
+    by_comm_rank[member.comm_rank] = &member;
+    if (member.p2p.empty()) continue;
+    sends[member.rank] = halves_of(index, member, Fn::Send);
+    receives[member.rank] = halves_of(index, member, Fn::Recv);
+  }
+  const auto look = [&](const Member& a, auto& mine, auto& theirs, bool sending) {
+    for (const auto& [edge, half] : mine[a.rank]) {
+      const auto other = by_comm_rank.find(sending ? edge.to : edge.from);
+      if (other == by_comm_rank.end() || other->second->rank == a.rank) continue;
+      const auto& answers = theirs[other->second->rank];
+      const auto found = answers.find(edge);
+      unmatched(evidence, edge, a, half, *other->second, found == answers.end() ? nullptr : &found->second, waits);
     }
+  };
+  for (const Member& member : comm.members) {
+    if (member.p2p.empty()) continue;
+    look(member, sends, receives, true);
+    look(member, receives, sends, false);
   }
 }
 
@@ -267,9 +332,16 @@ Wait held_in(const Evidence& evidence, const Newest& newest, std::vector<size_t>
 // A rank that others wait for may itself be stuck in a call nobody with a trace is missing from: a collective that all
 // members made, or a message that has its other half. It is held up there, by what nobody can see, and not free to be
 // blamed. Such waits have no absent rank. They matter only behind other waits.
-void add_stuck_behind(const Evidence& evidence, std::vector<Wait>& waits) {
+void add_stuck_behind(const Evidence& evidence, const std::vector<Finding>& mismatches, std::vector<Wait>& waits) {
   std::set<size_t> accounted;
-  for (const Wait& wait : waits) accounted.insert(wait.waiting.begin(), wait.waiting.end());
+  Flow flow(evidence);
+  for (const Wait& wait : waits) {
+    accounted.insert(wait.waiting.begin(), wait.waiting.end());
+    flow.block(wait);
+  }
+  for (const Finding& mismatch : mismatches) flow.block(mismatch);
+  for (size_t rank = 0; rank < evidence.run.ranks.size(); rank++)
+    if (flow.holds(rank)) accounted.insert(rank);
   const std::vector<Newest> newest = newest_calls(evidence);
   const auto stuck_in = [&](size_t rank, size_t comm) {
     return newest[rank].call && newest[rank].comm == comm && !accounted.count(rank) &&
@@ -291,6 +363,22 @@ void add_stuck_behind(const Evidence& evidence, std::vector<Wait>& waits) {
 
 }  // namespace
 
+namespace {
+
+// A rank that launched far ahead may wait for long for one that works its way towards the call. As long as that one
+// makes calls, it is late, not lost: the wait counts from its last.
+void reckon_with_progress(const Evidence& evidence, Wait& wait) {
+  if (wait.absent.empty()) return;
+  int64_t quiet = 0;
+  for (const size_t rank : wait.absent) {
+    if (evidence.life(rank).end != End::none) return;
+    quiet = std::max(quiet, evidence.quiet(rank));
+  }
+  wait.age_ns = std::min(wait.age_ns, std::max<int64_t>(quiet, 1));
+}
+
+}  // namespace
+
 int64_t waited(const Evidence& evidence, const Member& member, uint64_t seq, Time* since) {
   if (member.launched <= seq || left_in_good_order(evidence, member)) return 0;
   if (member.info->coll_completed && *member.info->coll_completed > seq) return 0;
@@ -302,16 +390,19 @@ int64_t waited(const Evidence& evidence, const Member& member, uint64_t seq, Tim
   return std::max<int64_t>(1, last_moment(evidence, member).mono_ns - called.mono_ns);
 }
 
-std::vector<Wait> find_waits(const Evidence& evidence) {
+std::vector<Wait> find_waits(const Evidence& evidence, const std::vector<Finding>& mismatches) {
   std::vector<Wait> waits;
   for (size_t index = 0; index < evidence.table.comms.size(); index++) {
     Wait wait = collective_wait(evidence, index);
+    std::optional<Wait> unfinished = unfinished_wait(evidence, index);
+    if (unfinished && unfinished->seq < wait.seq) wait = std::move(*unfinished);
     if (!wait.waiting.empty()) waits.push_back(std::move(wait));
     if (std::optional<Wait> init = init_wait(evidence, index)) waits.push_back(std::move(*init));
     if (std::optional<Wait> split = split_wait(evidence, index)) waits.push_back(std::move(*split));
     p2p_waits(evidence, index, waits);
   }
-  if (!waits.empty()) add_stuck_behind(evidence, waits);
+  for (Wait& wait : waits) reckon_with_progress(evidence, wait);
+  if (!waits.empty()) add_stuck_behind(evidence, mismatches, waits);
   return waits;
 }
 
@@ -337,7 +428,8 @@ Sits where_it_sits(const Evidence& evidence, size_t rank) {
   };
   for (const trace::ThreadInfo& thread : file.threads)
     if (thread.open_call && is_its_thread(thread.tid)) return Sits::waiting;
-  if (file.snapshots.empty() || file.snapshots.back().when.mono_ns < file.last_call.mono_ns) return Sits::unknown;
+  if (file.snapshots.empty() || file.snapshots.back().when.mono_ns < evidence.worked[rank].mono_ns)
+    return Sits::unknown;
 
   // Threads that talk to NCCL, and the main one; a framework's watchdog that polls events says nothing about the rank.
   std::set<uint32_t> talkers{static_cast<uint32_t>(file.header.pid)};
@@ -365,8 +457,7 @@ Sits where_it_sits(const Evidence& evidence, size_t rank) {
 }
 
 bool is_stuck(const Evidence& evidence, size_t rank) {
-  const int64_t quiet = evidence.life(rank).seen.mono_ns - evidence.file(rank).last_call.mono_ns;
-  return quiet >= evidence.threshold_ns && where_it_sits(evidence, rank) == Sits::waiting;
+  return evidence.quiet(rank) >= evidence.threshold_ns && where_it_sits(evidence, rank) == Sits::waiting;
 }
 
 }  // namespace lockstep

@@ -27,10 +27,13 @@ struct Evidence {
   const Table& table;
   std::vector<Life> lives;  // by process
   int64_t threshold_ns;
-  bool outside;  // the whole run was stopped from outside
+  bool outside;                     // the whole run was stopped from outside
+  std::vector<trace::Time> worked;  // by rank: its last call that communicates; a watchdog's polling is none
 
   const Life& life(size_t rank) const { return lives[run.ranks[rank].process]; }
   const trace::TraceFile& file(size_t rank) const { return run.process_of(rank).file; }
+  // For how long a rank has made no call that communicates, by its own clock.
+  int64_t quiet(size_t rank) const { return life(rank).seen.mono_ns - worked[rank].mono_ns; }
 };
 
 struct Wait {
@@ -38,6 +41,7 @@ struct Wait {
   What what = What::collective;
   size_t comm = 0;                     // index into Table::comms; for a split the parent
   uint64_t seq = 0;                    // row, split number, or edge number
+  int edge_from = -1, edge_to = -1;    // of a message: ranks of the communicator
   std::vector<size_t> waiting;         // ranks that began it
   std::vector<size_t> absent;          // ranks that did not, with a trace
   std::vector<size_t> candidates;      // when it is not certain who is absent: ranks that may be
@@ -47,20 +51,30 @@ struct Wait {
   int64_t age_ns = 0;                  // how long it had waited by its own last sign of life
 };
 
+// --- departure.cc ---
+struct Departure {
+  Kind kind = Kind::missing_call;
+  bool final = false;  // it can never come any more
+  trace::Time when;
+  std::string how;  // one clause; empty when it is simply alive
+};
+Departure departure_of(const Evidence& evidence, const Wait& wait, size_t rank);
+
 // --- rule_mismatch.cc ---
 // The first row of each communicator whose calls differ, and calls with count 0 where others pass n.
 std::vector<Finding> find_mismatches(const Evidence& evidence);
 
 // --- rule_waits.cc ---
-// Everything that some ranks have begun and others have not, however young.
-std::vector<Wait> find_waits(const Evidence& evidence);
+// Everything that some ranks have begun and others have not, however young; and, behind those, what holds ranks up
+// although nobody is missing from it and none of these waits and mismatches accounts for it.
+std::vector<Wait> find_waits(const Evidence& evidence, const std::vector<Finding>& mismatches);
 // How long a member has been waiting for a row by its own clocks; 0 = it does not wait for it.
 int64_t waited(const Evidence& evidence, const Member& member, uint64_t seq, trace::Time* since);
 // What the newest snapshot says of a rank: is one of its threads inside NCCL or in a wait for the device?
 enum class Sits { waiting, elsewhere, unknown };
 Sits where_it_sits(const Evidence& evidence, size_t rank);
 
-// In such a wait, or inside an NCCL call, and without any call for the full threshold.
+// In such a wait, or inside an NCCL call, and without any call that communicates for the full threshold.
 bool is_stuck(const Evidence& evidence, size_t rank);
 
 // --- rule_absent.cc ---

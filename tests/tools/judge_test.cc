@@ -67,6 +67,7 @@ void all_but(HandMadeJob& job, const std::vector<int>& absent, double seconds = 
   for (int rank = 0; rank < job.size(); rank++)
     if (std::find(absent.begin(), absent.end(), rank) == absent.end()) job.call(rank, "world");
   job.wait(seconds);
+  for (const int rank : absent) job.sits_in(rank, "data_loader_next");
 }
 
 // --- missing-call
@@ -82,8 +83,21 @@ TEST(Judge, MissingCall) {
 }
 
 TEST(Judge, MissingCallOfTwoRanks) {
-  check(2, [](HandMadeJob& job) { all_but(job, {1}); },
-        {Verdict::hung, Kind::missing_call, {1}, "world", 0, std::vector<int>{0}});
+  const auto scene = [](HandMadeJob& job) {
+    all_but(job, {1});
+    job.sits_in(1, "data_loader_next");
+  };
+  check(2, scene, {Verdict::hung, Kind::missing_call, {1}, "world", 0, std::vector<int>{0}});
+}
+
+TEST(Judge, OfTwoRanksNobodyIsNamedWhenNothingTellsWhereTheOtherIs) {
+  // It may wait itself, for calls both have made.
+  const auto scene = [](HandMadeJob& job) {
+    job.call_all("world");
+    job.call(0, "world");
+    job.wait(kThreshold + 5);
+  };
+  check(2, scene, {Verdict::hung, Kind::stalled_together, {}, "world", std::nullopt, std::vector<int>{0}});
 }
 
 TEST(Judge, MissingCallBelowTheThresholdIsALateRank) {
@@ -106,6 +120,7 @@ TEST(Judge, VictimsMayHaveLaunchedFarAhead) {
     job.call_all("world", {}, 5);
     for (int i = 0; i < 120; i++) job.call(0, "world"), job.call(1, "world");
     job.wait(kThreshold + 1);
+    job.sits_in(2, "data_loader_next");
   };
   check(3, scene, {Verdict::hung, Kind::missing_call, {2}, "world", 5, std::vector<int>{0, 1}});
 }
@@ -135,7 +150,7 @@ TEST(Judge, ARankThatOnlyEnqueuedElsewhereAndWentOnIsTheCulprit) {
     job.call(1, "fsdp", {Fn::AllGather});
     job.wait(kThreshold + 5);
     job.call(0, "sync");
-    job.wait(5);
+    job.wait(kThreshold);
     job.sits_in(0, "data_loader_next");
     job.sits_in(2, "compute");
   };
@@ -150,6 +165,7 @@ TEST(Judge, OneCulpritMissedOnTwoCommunicatorsIsOneFinding) {
     job.wait(1);
     job.call(1, "dp");
     job.wait(kThreshold + 5);
+    job.sits_in(3, "data_loader_next");
   };
   check(4, scene, {Verdict::hung, Kind::missing_call, {3}, "tp", 0, std::vector<int>{1, 2}});
 }
@@ -164,7 +180,7 @@ TEST(Judge, AWaitInACircleNamesNobody) {
     job.sits_in(0, "cudaStreamSynchronize");
     job.sits_in(1, "cudaStreamSynchronize");
   };
-  check(2, scene, {Verdict::hung, Kind::cross_communicator_cycle, {}, "", std::nullopt, std::vector<int>{0, 1}});
+  check(2, scene, {Verdict::hung, Kind::order_inversion, {}, "", std::nullopt, std::vector<int>{0, 1}});
 }
 
 TEST(Judge, ACallInAGroupThatIsNeverClosedIsNotLaunched) {
@@ -428,6 +444,7 @@ TEST(Judge, InitIncomplete) {
     job.call_all("world");
     job.comm("sync", {0, 1}, CommState::initialising, 3);
     job.wait(kThreshold + 5);
+    job.sits_in(2, "start_actor");
   };
   check(3, scene, {Verdict::hung, Kind::init_incomplete, {2}, "sync", std::nullopt, std::vector<int>{0, 1}});
 }
@@ -438,6 +455,7 @@ TEST(Judge, InitOfAPairBesideAnother) {
     job.comm("tp0", {0, 1});
     job.comm("tp1", {2}, CommState::initialising, 2);
     job.wait(kThreshold + 5);
+    job.sits_in(3, "start_actor");
   };
   check(4, scene, {Verdict::hung, Kind::init_incomplete, {3}, "tp1", std::nullopt, std::vector<int>{2}});
 }
@@ -506,6 +524,7 @@ TEST(Judge, IdleIsHealthy) {
         [](HandMadeJob& job) {
           job.call_all("world");
           job.wait(10 * kThreshold);
+          for (const int rank : {0, 1}) job.sits_in(rank, "idle_loop");
         },
         {Verdict::healthy, Kind::idle, {}, "", std::nullopt, std::nullopt});
 }
@@ -567,6 +586,7 @@ TEST(Judge, ASendThatNobodyReceives) {
     const auto at = [&](int rank) { return job.info(rank, "world").rank; };
     job.call(0, "world", {Fn::Send, 64, 7, 0, at(1)});
     job.wait(kThreshold + 5);
+    job.sits_in(1, "exchange_shapes");
   };
   check(3, scene, {Verdict::hung, Kind::p2p_unmatched, {1}, "world", std::nullopt, std::vector<int>{0}});
 }

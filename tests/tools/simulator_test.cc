@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: MIT
+//
+// The judge on thousands of jobs whose truth is known. Never a wrong name, whatever was lost; what could be found is
+// found. `simulator_test --seed N` style reruns: LOCKSTEP_SIM_SEED=N prints one job and its verdict.
+
+#include "tests/tools/simulator.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+
+#include "tools/explain.h"
+#include "tools/rules.h"
+
+namespace lockstep::test {
+namespace {
+
+struct Case {
+  uint64_t seed = 0;
+  Schedule schedule;
+  std::vector<Fault> faults;
+  Loss loss;
+  bool to_the_end = true, stopped = false;
+  double cut = 0;
+};
+
+Loss random_loss(Random& random, int ranks) {
+  Loss loss;
+  if (random.chance(0.5)) return loss;
+  loss.snapshots = random.chance(0.3);
+  loss.device_states = random.chance(0.5);
+  if (random.chance(0.3)) loss.ring = static_cast<size_t>(1 + random.below(40));
+  if (ranks > 2 && random.chance(0.2)) loss.no_trace.insert(random.below(ranks));
+  return loss;
+}
+
+Case make_case(uint64_t seed) {
+  Random random(seed);
+  Case made;
+  made.seed = seed;
+  made.schedule = random_schedule(random);
+  const Schedule whole = made.schedule;
+  const int faults = random.chance(0.15) ? 2 : 1;
+  for (int i = 0; i < faults; i++) {
+    const FaultKind kind = random.pick(all_faults());
+    if (kind == FaultKind::none) continue;
+    std::optional<Fault> fault = inject(random, kind, made.schedule);
+    if (fault && (i == 0 || made.faults.empty() || made.faults[0].event != fault->event)) {
+      made.faults.push_back(std::move(*fault));
+    } else {
+      made.schedule = whole;  // two faults in one place hide one another
+      made.faults.clear();
+    }
+  }
+  made.loss = random_loss(random, made.schedule.ranks);
+  made.to_the_end = random.chance(0.7);
+  made.stopped = random.chance(0.15);
+  const double end = execute(made.schedule, seed, std::numeric_limits<double>::infinity(), {}, false).end;
+  made.cut = made.to_the_end ? end + kSimThreshold * random.real(1.1, 3) : random.real(0, end * 1.2);
+  return made;
+}
+
+struct Outcome {
+  std::string wrong;    // a sentence, when somebody was blamed who may not be
+  bool acted = false;   // the fault took effect and somebody waits for it, or calls differed
+  bool exact = false;   // kind and culprits of the first finding are right
+  bool silent = false;  // a verdict of healthy although somebody waits for ever
+  std::string verdict;
+};
+
+std::string names(const std::set<int>& ranks) {
+  std::string text;
+  for (const int rank : ranks) text += (text.empty() ? "" : ",") + std::to_string(rank);
+  return text.empty() ? "nobody" : text;
+}
+
+std::set<int> blamed(const Run& run, const Finding& finding) {
+  std::set<int> ranks(finding.traceless.begin(), finding.traceless.end());
+  for (const size_t rank : finding.culprits) ranks.insert(run.ranks[rank].number);
+  return ranks;
+}
+
+bool is_mismatch(Kind kind) {
+  return kind == Kind::op_mismatch || kind == Kind::count_mismatch || kind == Kind::dtype_mismatch ||
+         kind == Kind::redop_mismatch || kind == Kind::root_mismatch || kind == Kind::p2p_size_mismatch;
+}
+
+// Somebody other than those to blame has been held for the whole threshold.
+bool somebody_waits(const Case& of, const Execution& ran, const std::set<int>& except) {
+  for (int rank = 0; rank < of.schedule.ranks; rank++)
+    if (ran.waits[static_cast<size_t>(rank)] && !except.count(rank) &&
+        of.cut - ran.last_moved[static_cast<size_t>(rank)] >= kSimThreshold)
+      return true;
+  return false;
+}
+
+// For a person who reruns one seed.
+void print_job(const Case& of, const Execution& ran) {
+  for (const Process& process : ran.processes) {
+    const trace::TraceFile& file = process.file;
+    std::printf("rank %d: end %d/%d, waits %d\n", file.header.env_rank, static_cast<int>(file.exit_kind),
+                file.exit_code, static_cast<int>(ran.waits[static_cast<size_t>(file.header.env_rank)]));
+    for (const trace::CommInfo& comm : file.comms)
+      std::printf("  comm %u %s rank %d of %d, state %d: called %llu started %lld completed %lld\n", comm.serial,
+                  comm.name.c_str(), comm.rank, comm.nranks, static_cast<int>(comm.state),
+                  static_cast<unsigned long long>(comm.coll_called),
+                  comm.coll_started ? static_cast<long long>(*comm.coll_started) : -1,
+                  comm.coll_completed ? static_cast<long long>(*comm.coll_completed) : -1);
+    for (const trace::Call& call : file.calls)
+      std::printf("  %llu %s comm %u seq %lld count %llu peer %d stream %llu group %u at %.3f%s\n",
+                  static_cast<unsigned long long>(call.event), op_name(call).c_str(), call.comm,
+                  static_cast<long long>(call.seq), static_cast<unsigned long long>(call.count), call.peer,
+                  static_cast<unsigned long long>(call.stream), call.group,
+                  static_cast<double>(call.called.wall_ns - 1'800'000'000'000'000'000LL) / 1e9,
+                  call.returned ? "" : " OPEN");
+    if (!file.symbols.empty()) std::printf("  sits in %s\n", file.symbols.back().function.c_str());
+  }
+  std::printf("cut at %.3f\n", of.cut);
+}
+
+Outcome play(const Case& of) {
+  Execution ran = execute(of.schedule, of.seed, of.cut, of.loss, of.stopped);
+  if (std::getenv("LOCKSTEP_SIM_SEED")) print_job(of, ran);
+  std::set<int> may, doubtful;
+  bool sharp = of.faults.size() == 1, differ = false;
+  for (const Fault& fault : of.faults) {
+    may.insert(fault.may_blame.begin(), fault.may_blame.end());
+    doubtful.insert(fault.if_doubtful.begin(), fault.if_doubtful.end());
+    sharp = sharp && fault.sharp;
+    const bool reached = fault.event >= 0 && static_cast<size_t>(fault.event) < ran.reached.size() &&
+                         ran.reached[static_cast<size_t>(fault.event)];
+    differ = differ || (reached && !fault.kinds.empty() && is_mismatch(fault.kinds.front()));
+  }
+  Outcome outcome;
+  const bool waiting = somebody_waits(of, ran, may);
+  outcome.acted = sharp && of.to_the_end && (waiting || differ);
+
+  const std::vector<Run> runs = assemble_runs(std::move(ran.processes));
+  const Run& run = runs.back();
+  const Table table = match(run);
+  const Evidence evidence = gather(run, table, {});
+  Diagnosis diagnosis = judge(run, table, {}, 0);
+  Symbolizer symbolizer;
+  explain(evidence, symbolizer, diagnosis);
+  outcome.verdict = verdict_sentence(evidence, diagnosis);
+  for (const Finding& finding : diagnosis.findings) {
+    if (finding.severity != Severity::error || finding.kind == Kind::missing_trace) continue;
+    std::set<int> wrong = blamed(run, finding);
+    for (const int rank : may) wrong.erase(rank);
+    if (finding.confidence != Confidence::certain)
+      for (const int rank : doubtful) wrong.erase(rank);
+    if (!wrong.empty())
+      outcome.wrong = std::string(kind_name(finding.kind)) + " blames " + names(wrong) + ", at most " + names(may) +
+                      " did anything: " + finding.summary;
+    if (of.faults.empty() && !of.loss.any())
+      outcome.wrong = std::string("no fault, and yet ") + kind_name(finding.kind) + ": " + finding.summary;
+  }
+  if (waiting && of.to_the_end && diagnosis.verdict == Verdict::healthy && !of.stopped) outcome.silent = true;
+  if (!diagnosis.findings.empty() && of.faults.size() == 1) {
+    const std::vector<Kind>& kinds = of.faults[0].kinds;
+    const Finding& first = diagnosis.findings.front();
+    outcome.exact = blamed(run, first) == of.faults[0].may_blame &&
+                    (kinds.empty() || std::find(kinds.begin(), kinds.end(), first.kind) != kinds.end());
+  }
+  return outcome;
+}
+
+struct Score {
+  int jobs = 0, acted = 0, exact = 0, wrong = 0, whole = 0, whole_exact = 0, silent = 0;
+};
+
+std::string faults_of(const Case& of) {
+  std::string text;
+  for (const Fault& fault : of.faults)
+    text += std::string(text.empty() ? "" : " + ") + fault_name(fault.kind) + " of rank " + std::to_string(fault.rank) +
+            " at event " + std::to_string(fault.event);
+  return text.empty() ? "no fault" : text;
+}
+
+void play_seeds(uint64_t first, uint64_t count) {
+  std::map<std::string, Score> scores;
+  std::vector<std::string> wrong, missed;
+  for (uint64_t seed = first; seed < first + count; seed++) {
+    const Case of = make_case(seed);
+    const Outcome outcome = play(of);
+    const std::string name = of.faults.empty()      ? "none"
+                             : of.faults.size() > 1 ? "two faults"
+                                                    : fault_name(of.faults[0].kind);
+    Score& score = scores[name];
+    score.jobs++;
+    score.acted += outcome.acted;
+    score.exact += outcome.acted && outcome.exact;
+    const bool whole = outcome.acted && !of.loss.any() && !of.stopped;
+    score.whole += whole;
+    score.whole_exact += whole && outcome.exact;
+    score.wrong += !outcome.wrong.empty();
+    score.silent += outcome.silent;
+    const bool bad = !outcome.wrong.empty() || (whole && !outcome.exact) || outcome.silent;
+    if (!bad) continue;
+    const std::string said = outcome.wrong.empty() ? outcome.silent ? "called healthy" : "not found" : outcome.wrong;
+    (outcome.wrong.empty() ? missed : wrong)
+        .push_back("LOCKSTEP_SIM_SEED=" + std::to_string(seed) + ": " + faults_of(of) + ", " +
+                   std::to_string(of.schedule.ranks) + " ranks" + (of.loss.any() ? ", evidence lost" : "") +
+                   (of.stopped ? ", stopped from outside" : "") + (of.to_the_end ? "" : ", cut early") + "\n  " + said +
+                   "\n  " + outcome.verdict);
+  }
+  for (const std::vector<std::string>* list : {&wrong, &missed})
+    for (size_t i = 0; i < list->size(); i++)
+      if (i < 20) ADD_FAILURE() << (*list)[i];
+  std::printf("%-16s %6s %6s %6s %12s %6s %6s\n", "fault", "jobs", "acted", "found", "all evidence", "found", "wrong");
+  for (const auto& [name, s] : scores)
+    std::printf("%-16s %6d %6d %6d %12d %6d %6d\n", name.c_str(), s.jobs, s.acted, s.exact, s.whole, s.whole_exact,
+                s.wrong);
+}
+
+TEST(Simulator, NobodyIsBlamedWhoDidNothing) {
+  if (const char* seed = std::getenv("LOCKSTEP_SIM_SEED")) return play_seeds(std::strtoull(seed, nullptr, 10), 1);
+  const char* count = std::getenv("LOCKSTEP_SIM_COUNT");
+  play_seeds(1, count ? std::strtoull(count, nullptr, 10) : 500);
+}
+
+}  // namespace
+}  // namespace lockstep::test

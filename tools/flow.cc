@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: MIT
+#include "tools/flow.h"
+
+#include <algorithm>
+
+#include "interpose/abi/functions.h"
+
+namespace lockstep {
+
+using trace::Call;
+
+EdgeKey edge_of(size_t comm, const Member& member, const Call& call) {
+  const bool sends = call.fn == static_cast<uint16_t>(abi::Fn::Send);
+  return {comm, sends ? member.comm_rank : call.peer, sends ? call.peer : member.comm_rank};
+}
+
+std::vector<uint64_t> edge_numbers(const Member& member) {
+  std::vector<uint64_t> numbers;
+  std::map<std::pair<uint16_t, int>, uint64_t> counted;
+  for (const Call* call : member.p2p) {
+    uint64_t& next = counted[{call->fn, call->peer}];
+    if (call->seq != UINT64_MAX) next = call->seq;
+    numbers.push_back(next++);
+  }
+  return numbers;
+}
+
+Flow::Flow(const Evidence& evidence) : evidence_(evidence) {
+  const Table& table = evidence.table;
+  const size_t ranks = evidence.run.ranks.size();
+  streams_.resize(ranks);
+  stream_of_.resize(ranks);
+  members_.resize(ranks);
+  rows_.resize(table.comms.size());
+  floor_.assign(table.comms.size(), UINT64_MAX);
+  std::vector<std::unordered_map<uint64_t, uint64_t>> done(ranks);  // stream -> newest event known to have completed
+  for (size_t index = 0; index < table.comms.size(); index++) {
+    rows_[index].resize(table.comms[index].members.size());
+    for (size_t at = 0; at < table.comms[index].members.size(); at++) add_ops_of(table.comms[index], index, at, done);
+  }
+  for (size_t rank = 0; rank < ranks; rank++) {
+    for (const auto& [handle, stream] : stream_of_[rank]) {
+      const auto until = done[rank].find(handle);
+      if (until == done[rank].end()) continue;
+      std::vector<Op>& ops = streams_[rank][stream].ops;
+      ops.erase(std::remove_if(ops.begin(), ops.end(), [&](const Op& op) { return op.event <= until->second; }),
+                ops.end());
+    }
+    settle(rank);
+  }
+  for (auto& members : rows_)
+    for (auto& of : members)
+      std::stable_sort(of.begin(), of.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+}
+
+void Flow::add_ops_of(const Comm& comm, size_t index, size_t at,
+                      std::vector<std::unordered_map<uint64_t, uint64_t>>& done) {
+  const Member& member = comm.members[at];
+  members_[member.rank].push_back(&member);
+  const auto add = [&](const Call& call, Op op) {
+    op.event = call.event, op.comm = index, op.member = at, op.group = call.group;
+    const auto [place, is_new] = stream_of_[member.rank].try_emplace(call.stream, streams_[member.rank].size());
+    if (is_new) streams_[member.rank].emplace_back();
+    streams_[member.rank][place->second].ops.push_back(op);
+  };
+  const std::optional<uint64_t>& completed = member.info->coll_completed;
+  for (const Call* call : member.collectives) {
+    if (call->seq >= member.launched) continue;
+    if (completed && call->seq < *completed) {
+      uint64_t& newest = done[member.rank][call->stream];
+      newest = std::max(newest, call->event);
+      continue;
+    }
+    Op op;
+    op.seq = call->seq;
+    add(*call, op);
+  }
+  const std::vector<uint64_t> numbers = edge_numbers(member);
+  for (size_t i = 0; i < member.p2p.size(); i++) {
+    Op op;
+    op.message = true, op.edge = edge_of(index, member, *member.p2p[i]), op.number = numbers[i];
+    add(*member.p2p[i], op);
+  }
+}
+
+// Puts the operations of each stream in order and notes where each one is.
+void Flow::settle(size_t rank) {
+  for (size_t stream = 0; stream < streams_[rank].size(); stream++) {
+    Stream& of = streams_[rank][stream];
+    std::stable_sort(of.ops.begin(), of.ops.end(), [](const Op& a, const Op& b) { return a.event < b.event; });
+    of.stuck = of.ops.size();
+    for (size_t at = 0; at < of.ops.size(); at++) {
+      const Op& op = of.ops[at];
+      if (op.message) {
+        messages_[op.edge][op.number].push_back({rank, stream, at});
+      } else {
+        rows_[op.comm][op.member].emplace_back(op.seq, Place{rank, stream, at});
+      }
+    }
+  }
+}
+
+void Flow::lower_row(size_t comm, uint64_t seq) {
+  if (seq >= floor_[comm]) return;
+  floor_[comm] = seq;
+  for (const auto& of : rows_[comm]) {
+    const auto first = std::lower_bound(of.begin(), of.end(), seq,
+                                        [](const auto& row, uint64_t wanted) { return row.first < wanted; });
+    if (first != of.end()) todo_.push_back(first->second);
+  }
+}
+
+void Flow::lower_edge(const EdgeKey& edge, uint64_t number) {
+  const auto found = messages_.find(edge);
+  if (found == messages_.end()) return;
+  const auto halves = found->second.find(number);
+  if (halves == found->second.end()) return;
+  todo_.insert(todo_.end(), halves->second.begin(), halves->second.end());
+}
+
+void Flow::lower(const Place& place) {
+  Stream& of = streams_[place.rank][place.stream];
+  if (place.at >= of.stuck) return;
+  size_t from = place.at;
+  // Messages of one group are one piece of work.
+  while (of.ops[from].message && of.ops[from].group && from > 0 && of.ops[from - 1].group == of.ops[from].group &&
+         of.ops[from - 1].message)
+    from--;
+  const size_t until = of.stuck;
+  of.stuck = from;
+  for (size_t at = from; at < until; at++) {
+    const Op& op = of.ops[at];
+    if (op.message) {
+      lower_edge(op.edge, op.number);
+    } else {
+      lower_row(op.comm, op.seq);
+    }
+  }
+}
+
+void Flow::drain() {
+  while (!todo_.empty()) {
+    const Place place = todo_.back();
+    todo_.pop_back();
+    lower(place);
+  }
+}
+
+void Flow::block(const Wait& wait) {
+  if (wait.what == Wait::What::collective) return block_row(wait.comm, wait.seq);
+  if (wait.what != Wait::What::p2p || wait.edge_from < 0) return;
+  block_message({wait.comm, wait.edge_from, wait.edge_to}, wait.seq);
+}
+
+void Flow::block_message(const EdgeKey& edge, uint64_t number) {
+  lower_edge(edge, number);
+  drain();
+}
+
+void Flow::block(const Finding& mismatch) {
+  if (!mismatch.comm || mismatch.severity != Severity::error) return;
+  if (mismatch.seq) return block_row(*mismatch.comm, *mismatch.seq);
+  if (!mismatch.message || !mismatch.message->peer || !mismatch.may_hang) return;
+  const Message& message = *mismatch.message;
+  int from = -1, to = -1;
+  for (const Member& member : evidence_.table.comms[*mismatch.comm].members) {
+    if (member.rank == message.rank) from = member.comm_rank;
+    if (member.rank == *message.peer) to = member.comm_rank;
+  }
+  block_message({*mismatch.comm, from, to}, message.number);
+}
+
+void Flow::block_row(size_t comm, uint64_t seq) {
+  lower_row(comm, seq);
+  drain();
+}
+
+bool Flow::holds(size_t rank) const {
+  return std::any_of(streams_[rank].begin(), streams_[rank].end(),
+                     [](const Stream& stream) { return stream.stuck < stream.ops.size(); });
+}
+
+bool Flow::holds_row(size_t comm, uint64_t seq) const { return seq >= floor_[comm]; }
+
+bool Flow::is_clear_before(size_t rank, size_t comm, uint64_t seq) const {
+  for (const Stream& stream : streams_[rank]) {
+    const auto found = std::find_if(stream.ops.begin(), stream.ops.end(),
+                                    [&](const Op& op) { return !op.message && op.comm == comm && op.seq == seq; });
+    if (found != stream.ops.end()) return found == stream.ops.begin();
+  }
+  return false;
+}
+
+bool Flow::all_completed(size_t rank) const {
+  // What is known to have completed was left out.
+  return std::all_of(streams_[rank].begin(), streams_[rank].end(),
+                     [](const Stream& stream) { return stream.ops.empty(); }) &&
+         std::all_of(members_[rank].begin(), members_[rank].end(), [](const Member* member) {
+           return member->launched == 0 || member->info->coll_completed.value_or(0) >= member->launched;
+         });
+}
+
+bool Flow::completion_known(size_t rank) const {
+  return std::all_of(members_[rank].begin(), members_[rank].end(),
+                     [](const Member* member) { return member->info->coll_completed.has_value(); });
+}
+
+}  // namespace lockstep
