@@ -10,6 +10,7 @@
 
 #include "tools/command.h"
 #include "tools/diagnose.h"
+#include "tools/findings_page.h"
 #include "tools/report.h"
 
 namespace lockstep {
@@ -18,10 +19,28 @@ namespace {
 struct DiagnoseOptions {
   std::string folder;
   double hang_seconds = 0;
-  bool json = false, strict = false;
+  std::string explain;
+  bool json = false, jsonl = false, strict = false;
 };
 
+int run_explain(const std::string& kind) {
+  const std::string page = findings_section(kind);
+  if (!page.empty()) {
+    std::fwrite(page.data(), 1, page.size(), stdout);
+    return 0;
+  }
+  std::string known;
+  for (const std::string& name : kind_names()) known += (known.empty() ? "" : ", ") + name;
+  fmt::print(stderr, "lockstep diagnose: \"{}\" is no kind of finding; known are {}\n", kind, known);
+  return 2;
+}
+
 int run_diagnose(const DiagnoseOptions& options) {
+  if (!options.explain.empty()) return run_explain(options.explain);
+  if (options.folder.empty()) {
+    fmt::print(stderr, "lockstep diagnose: expected the folder of traces that `lockstep run` printed\n");
+    return 2;
+  }
   JudgeOptions judging;
   if (options.hang_seconds > 0) judging.threshold_ns = static_cast<int64_t>(options.hang_seconds * 1e9);
 
@@ -32,8 +51,9 @@ int run_diagnose(const DiagnoseOptions& options) {
   }
   const Diagnosed& found = **all;
   const std::string report =
-      options.json ? report_json(found.job, *found.evidence, found.diagnosis)
-                   : report_text(found.job, *found.evidence, found.diagnosis, wants_colour(STDOUT_FILENO));
+      options.jsonl  ? report_jsonl(found.job, *found.evidence, found.diagnosis)
+      : options.json ? report_json(found.job, *found.evidence, found.diagnosis)
+                     : report_text(found.job, *found.evidence, found.diagnosis, wants_colour(STDOUT_FILENO));
   std::fwrite(report.data(), 1, report.size(), stdout);
   const bool only_notes = found.diagnosis.verdict == Verdict::healthy && !found.diagnosis.findings.empty();
   return options.strict && only_notes ? 1 : exit_status_of(found.diagnosis.verdict);
@@ -45,15 +65,19 @@ void setup_diagnose(CLI::App& app, CommandLine& line) {
   auto options = std::make_shared<DiagnoseOptions>();
   CLI::App* command =
       app.add_subcommand("diagnose", "Say which rank left the common path, at which call, and what it does there");
-  command->add_option("DIR", options->folder, "Folder of traces, as `lockstep run` printed it")->required();
+  command->add_option("DIR", options->folder, "Folder of traces, as `lockstep run` printed it");
   command->add_flag("--json", options->json, "Print JSON (docs/diagnose-schema.json)");
   command
       ->add_option("--hang-seconds", options->hang_seconds,
                    "Call pending longer than this hung; default: what the job was run with")
-      ->check(CLI::PositiveNumber);
+      ->check(sane_seconds());
+  command->add_flag("--jsonl", options->jsonl, "Print one line of JSON a finding, for log pipelines");
+  command->add_option("--explain", options->explain, "Say what a kind of finding means, and its usual cure")
+      ->type_name("KIND");
   command->add_flag("--strict", options->strict, "Exit status 1 for slow and idle jobs too");
   command->footer(
-      "Example:\n  lockstep diagnose lockstep-traces/20260101-120000-4711\n\n"
+      "Example:\n  lockstep diagnose lockstep-traces/20260101-120000-4711\n"
+      "  lockstep diagnose --explain missing-call\n\n"
       "Exit status: 0 healthy, 1 hung, mismatch or failed, 2 bad usage or unreadable input, 3 not judged.");
   command->callback([options, &line] { line.exit_status = run_diagnose(*options); });
 }

@@ -6,7 +6,9 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -130,13 +132,31 @@ class Reporter {
   nlohmann::json document_ = {{"scenarios", nlohmann::json::array()}};
 };
 
+// A folder stands for the scenarios in it.
+std::vector<std::string> all_files(const std::vector<std::string>& named) {
+  std::vector<std::string> files;
+  for (const std::string& name : named) {
+    std::error_code failed;
+    if (!std::filesystem::is_directory(name, failed)) {
+      files.push_back(name);
+      continue;
+    }
+    const size_t before = files.size();
+    for (const auto& entry : std::filesystem::directory_iterator(name, failed))
+      if (entry.path().extension() == ".hang") files.push_back(entry.path().string());
+    std::sort(files.begin() + static_cast<std::ptrdiff_t>(before), files.end());
+    if (files.size() == before) files.push_back(name);  // reading it will say what is wrong
+  }
+  return files;
+}
+
 int run_scenarios(const ScenarioOptions& options) {
   if (!options.ranks_as.empty() && options.ranks_as != "threads" && options.ranks_as != "processes")
     return complain("expected threads or processes after --ranks-as, found \"" + options.ranks_as + "\"");
   if (!number_or_random(options.permute, 1) || !number_or_random(options.shift, 1))
     return complain("expected a number or \"random\" after --permute and --shift");
   std::vector<Scenario> scenarios;
-  for (const std::string& file : options.files) {
+  for (const std::string& file : all_files(options.files)) {
     Result<Scenario> s = scenario::load_scenario(file);
     if (!s) return complain(s.error());
     bool threads = options.ranks_as.empty() ? s->threads : options.ranks_as == "threads";
@@ -167,7 +187,7 @@ int run_scenarios(const ScenarioOptions& options) {
 void setup_scenario(CLI::App& app, CommandLine& line) {
   auto options = std::make_shared<ScenarioOptions>();
   CLI::App* command = app.add_subcommand("scenario", "Play hang scenarios on the host runtime and check the verdicts");
-  command->add_option("FILE", options->files, "Scenario files, such as tests/hangs/*.hang")->required();
+  command->add_option("FILE", options->files, "Scenario files, or folders of them, such as tests/hangs")->required();
   command->add_option("--permute", options->permute, "Renumber the ranks: a seed, 0 for as written, or \"random\"");
   command->add_option("--shift", options->shift, "Put agreed steps in front: how many, or \"random\"");
   command->add_option("--ranks-as", options->ranks_as, "threads or processes, whatever the file says");

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,19 @@ struct CommandLine {
   std::vector<std::string> after_dashes;  // what stood after it
   int exit_status = 0;  // set by the command: 0 well, 1 the job is not, 2 bad usage or input, 3 not judged
 };
+
+// A number of seconds somebody may mean: neither nan nor the age of the universe.
+inline CLI::Validator sane_seconds() {
+  return CLI::Validator(
+      [](std::string& text) {
+        char* end = nullptr;
+        const double seconds = std::strtod(text.c_str(), &end);
+        const bool good = end && *end == '\0' && !text.empty() && seconds >= 0.001 && seconds <= 31'536'000;
+        return good ? std::string()
+                    : "expected a number of seconds from 0.001 to 31536000 (a year), found \"" + text + "\"";
+      },
+      "SECONDS");
+}
 
 void setup_run(CLI::App& app, CommandLine& line);
 void setup_diagnose(CLI::App& app, CommandLine& line);

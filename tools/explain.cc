@@ -302,6 +302,47 @@ std::string summary_of(const Evidence& evidence, const Finding& finding) {
   switch (finding.kind) {
     case Kind::p2p_size_mismatch:
       return sizes_summary(evidence, finding);
+    case Kind::not_started:
+      return fmt::format("{} {} made {}, and it has not started on the device; on {} it has{}",
+                         who(evidence.run, finding.culprits), finding.culprits.size() == 1 ? "has" : "have",
+                         call_text(evidence, finding), ranks_text(evidence.run, finding.victims),
+                         waiting_text(evidence, finding));
+    case Kind::host_blocked:
+      return fmt::format("{} never made {}: it waits for the device, and not for anything of NCCL's{}",
+                         who(evidence.run, finding.culprits), call_text(evidence, finding), waiting_text(evidence, finding));
+    case Kind::wrong_communicator:
+      return fmt::format("{} made {}, which the others never make; the same call was made before on a communicator of just "
+                         "those ranks{}",
+                         who(evidence.run, finding.culprits), call_text(evidence, finding), waiting_text(evidence, finding));
+    case Kind::group_mismatch:
+      return fmt::format("a group of messages on {} does not add up: {}{}", evidence.table.comms[*finding.comm].name,
+                         finding.detail, waiting_text(evidence, finding));
+    case Kind::teardown_order:
+      return fmt::format("{} {} inside the teardown of communicators in different orders: some in {}, and {}; for {}",
+                         ranks_text(evidence.run, finding.victims), finding.victims.size() == 1 ? "is" : "are",
+                         call_text(evidence, finding), finding.detail, duration_text(finding.pending_ns));
+    case Kind::comm_error:
+      return fmt::format("{}: {}, the first error on record",
+                         finding.culprits.empty() ? ranks_text(evidence.run, finding.victims)
+                                                  : who(evidence.run, finding.culprits),
+                         finding.detail);
+    case Kind::duplicate_device:
+      return fmt::format("{} could not be created: {}", evidence.table.comms[*finding.comm].name, finding.detail);
+    case Kind::environment_differs:
+      return "the ranks were started with different settings: " + finding.detail;
+    case Kind::group_size:
+      return "several worlds, where one may have been meant: " + finding.detail;
+    case Kind::concurrent_use:
+      return fmt::format("{} used {} from two threads at once: {}", ranks_text(evidence.run, finding.victims),
+                         evidence.table.comms[*finding.comm].name, finding.detail);
+    case Kind::duplicate_data:
+      return finding.detail;
+    case Kind::result_divergence:
+      if (finding.culprits.empty())
+        return fmt::format("the results of {} differ between {}", call_text(evidence, finding),
+                           ranks_text(evidence.run, finding.victims));
+      return fmt::format("{} got another result from {} than {}", who(evidence.run, finding.culprits),
+                         call_text(evidence, finding), ranks_text(evidence.run, finding.victims));
     case Kind::missing_trace:
       return missing_trace_summary(evidence, finding);
     case Kind::stalled_together:
@@ -405,6 +446,8 @@ std::string next_of(const Finding& finding) {
     case Kind::duplicate_data:
       return "check that the sampler is told the rank and the size of the data-parallel group, and that its seed is "
              "common";
+    case Kind::result_divergence:
+      return "suspect that rank's device or memory, or a buffer that was read or written before the call had completed";
   }
   return "";
 }

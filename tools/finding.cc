@@ -38,9 +38,10 @@ constexpr const char* kKindNames[] = {
     "missing-trace",
     "straggler",
     "idle",
+    "result-divergence",
 };
 constexpr size_t kKinds = std::size(kKindNames);
-static_assert(kKinds == static_cast<size_t>(Kind::idle) + 1);
+static_assert(kKinds == static_cast<size_t>(Kind::result_divergence) + 1);
 
 }  // namespace
 

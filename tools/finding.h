@@ -47,6 +47,7 @@ enum class Kind {
   missing_trace,
   straggler,
   idle,
+  result_divergence,
 };
 
 enum class Severity { error, warning, note };

@@ -31,6 +31,8 @@ Flow::Flow(const Evidence& evidence) : evidence_(evidence) {
   streams_.resize(ranks);
   stream_of_.resize(ranks);
   members_.resize(ranks);
+  unfinished_.resize(ranks);
+  seen_.resize(ranks);
   rows_.resize(table.comms.size());
   floor_.assign(table.comms.size(), UINT64_MAX);
   std::vector<std::unordered_map<uint64_t, uint64_t>> done(ranks);  // stream -> newest event known to have completed
@@ -58,12 +60,16 @@ void Flow::add_ops_of(const Comm& comm, size_t index, size_t at,
   const Member& member = comm.members[at];
   members_[member.rank].push_back(&member);
   const auto add = [&](const Call& call, Op op) {
+    seen_[member.rank]++;
     op.event = call.event, op.comm = index, op.member = at, op.group = call.group;
     const auto [place, is_new] = stream_of_[member.rank].try_emplace(call.stream, streams_[member.rank].size());
     if (is_new) streams_[member.rank].emplace_back();
     streams_[member.rank][place->second].ops.push_back(op);
   };
   const std::optional<uint64_t>& completed = member.info->coll_completed;
+  const uint64_t p2p_done = member.info->p2p_completed.value_or(0) + member.p2p_held;
+  unfinished_[member.rank] += member.launched - std::min(member.launched, completed.value_or(0)) +
+                              member.info->p2p_called - std::min(member.info->p2p_called, p2p_done);
   for (const Call* call : member.collectives) {
     if (call->seq >= member.launched) continue;
     if (completed && call->seq < *completed) {
@@ -76,7 +82,9 @@ void Flow::add_ops_of(const Comm& comm, size_t index, size_t at,
     add(*call, op);
   }
   const std::vector<uint64_t> numbers = edge_numbers(member);
+  const uint64_t lost = member.info->p2p_called - std::min(member.info->p2p_called, member.p2p.size() + member.p2p_held);
   for (size_t i = 0; i < member.p2p.size(); i++) {
+    if (lost + i < member.info->p2p_completed.value_or(0)) continue;
     Op op;
     op.message = true, op.edge = edge_of(index, member, *member.p2p[i]), op.number = numbers[i];
     add(*member.p2p[i], op);
@@ -183,6 +191,7 @@ bool Flow::holds(size_t rank) const {
 bool Flow::holds_row(size_t comm, uint64_t seq) const { return seq >= floor_[comm]; }
 
 bool Flow::is_clear_before(size_t rank, size_t comm, uint64_t seq) const {
+  if (seen_[rank] < unfinished_[rank]) return false;  // the ring has lost something that may be in front of it
   for (const Stream& stream : streams_[rank]) {
     const auto found = std::find_if(stream.ops.begin(), stream.ops.end(),
                                     [&](const Op& op) { return !op.message && op.comm == comm && op.seq == seq; });
@@ -196,7 +205,9 @@ bool Flow::all_completed(size_t rank) const {
   return std::all_of(streams_[rank].begin(), streams_[rank].end(),
                      [](const Stream& stream) { return stream.ops.empty(); }) &&
          std::all_of(members_[rank].begin(), members_[rank].end(), [](const Member* member) {
-           return member->launched == 0 || member->info->coll_completed.value_or(0) >= member->launched;
+           const trace::CommInfo& info = *member->info;
+           return info.coll_completed.value_or(0) >= member->launched &&
+                  info.p2p_completed.value_or(0) + member->p2p_held >= info.p2p_called;
          });
 }
 

@@ -80,6 +80,7 @@ class Flow {
   std::vector<std::vector<const Member*>> members_;                         // by rank
   std::vector<std::vector<std::vector<std::pair<uint64_t, Place>>>> rows_;  // by communicator and member: ascending seq
   std::map<EdgeKey, std::map<uint64_t, std::vector<Place>>> messages_;
+  std::vector<uint64_t> unfinished_, seen_;  // by rank: operations not known to have completed, and those on record
   std::vector<uint64_t> floor_;  // by communicator: rows from here on are stuck
   std::vector<Place> todo_;
 };

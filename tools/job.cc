@@ -2,8 +2,10 @@
 #include "tools/job.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <filesystem>
 #include <system_error>
 
@@ -31,6 +33,9 @@ Result<Found> find_traces(const std::string& folder) {
     return Error{fmt::format("{}: there is no such folder; name the folder `lockstep run` printed", folder)};
   if (!fs::is_directory(status))
     return Error{fmt::format("{}: is a file; name the folder of traces (or use `lockstep show` for one file)", folder)};
+  if (access(folder.c_str(), R_OK | X_OK) != 0)
+    return Error{fmt::format("{}: may not be read ({}); ask its owner, or run as the user of the job", folder,
+                             std::error_code(errno, std::generic_category()).message())};
   Found found;
   fs::recursive_directory_iterator at(folder, fs::directory_options::skip_permission_denied, failed);
   if (failed) return Error{fmt::format("{}: cannot be listed ({})", folder, failed.message())};

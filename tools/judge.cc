@@ -84,6 +84,17 @@ void add_marks_of_call(const Evidence& evidence, const std::vector<size_t>& rank
     }
 }
 
+// Clocks of two hosts may differ by more than the calls are apart; the numbers of a communicator do not lie.
+void first_mismatch_first(std::vector<Finding>& findings) {
+  if (findings.empty() || !findings.front().comm || !findings.front().seq) return;
+  const Finding& first = findings.front();
+  const auto earlier = std::find_if(findings.begin() + 1, findings.end(), [&](const Finding& finding) {
+    return is_mismatch(finding.kind) && finding.severity == first.severity && finding.comm == first.comm && finding.seq &&
+           *finding.seq <= *first.seq;
+  });
+  if (earlier != findings.end()) std::rotate(findings.begin(), earlier, earlier + 1);
+}
+
 // Marks of the ranks a finding speaks of: the culprit's, else the first victim's.
 void add_marks(const Evidence& evidence, Finding& finding) {
   std::vector<size_t> ranks = finding.culprits;
@@ -103,19 +114,23 @@ void add_marks(const Evidence& evidence, Finding& finding) {
 // A death is a failure whatever waits for it; else a job in which somebody waits for ever is hung, whatever the cause.
 Verdict verdict_of(const std::vector<Finding>& findings) {
   const Finding& root = findings.front();
-  if (root.kind == Kind::died) return Verdict::failed;
+  if (root.kind == Kind::died || root.kind == Kind::comm_error || root.kind == Kind::duplicate_device)
+    return Verdict::failed;
   const auto hangs = [](const Finding& finding) { return finding.severity == Severity::error && finding.hangs; };
   if (std::any_of(findings.begin(), findings.end(), hangs)) return Verdict::hung;
-  return is_mismatch(root.kind) ? Verdict::mismatch : Verdict::unknown;
+  return is_mismatch(root.kind) || root.kind == Kind::result_divergence ? Verdict::mismatch : Verdict::unknown;
+}
+
+void drop_stalled(std::vector<Finding>& findings) {
+  findings.erase(std::remove_if(findings.begin(), findings.end(),
+                                [](const Finding& finding) { return finding.kind == Kind::stalled_together; }),
+                 findings.end());
 }
 
 // Everybody sits in the same call, and a trace is missing: the missing trace is what to say first.
 void prefer_missing_trace(std::vector<Finding>& findings) {
   const auto is_missing = [](const Finding& finding) { return finding.kind == Kind::missing_trace; };
-  if (std::none_of(findings.begin(), findings.end(), is_missing)) return;
-  findings.erase(std::remove_if(findings.begin(), findings.end(),
-                                [](const Finding& finding) { return finding.kind == Kind::stalled_together; }),
-                 findings.end());
+  if (std::any_of(findings.begin(), findings.end(), is_missing)) drop_stalled(findings);
 }
 
 // Is there a point-to-point call that nothing above could judge?
@@ -206,13 +221,23 @@ Diagnosis judge(const Run& run, const Table& table, const JudgeOptions& options,
   const auto take = [&](std::vector<Finding> more) {
     for (Finding& finding : more) findings.push_back(std::move(finding));
   };
-  take(blame_waits(evidence, waits, explained, findings));
+  std::vector<Finding> blamed = blame_waits(evidence, waits, explained, findings);
+  const std::vector<Finding> mismatches = findings;
+  take(std::move(blamed));
   take(find_deaths(evidence, waits, findings));
+  if (std::vector<Finding> states = find_device_states(evidence, waits, mismatches); !states.empty()) {
+    drop_stalled(findings);  // now it is known why
+    take(std::move(states));
+  }
+  if (findings.empty()) take(find_errors(evidence));
   if (findings.empty()) take(find_quiet(evidence, waits));
+  take(find_divergence(evidence));
+  take(find_setup(evidence));
   take(find_missing_traces(evidence, findings));
   prefer_missing_trace(findings);
   for (Finding& finding : findings) add_marks(evidence, finding);
   sort_findings(findings);
+  first_mismatch_first(findings);
 
   diagnosis.findings = std::move(findings);
   const bool has_error = !diagnosis.findings.empty() && diagnosis.findings.front().severity == Severity::error;

@@ -36,6 +36,27 @@ std::vector<std::string> own_words(int argc, char** argv, lockstep::CommandLine&
   return own;
 }
 
+// What CLI11 complains of first need not be what is wrong: a word it does not know is.
+std::string unknown_word(const CLI::App& app, int argc, char** argv) {
+  const CLI::App* command = nullptr;
+  for (int i = 1; i < argc; i++) {
+    const std::string word = argv[i];
+    if (word == "--") return "";
+    if (word.rfind("--", 0) == 0) {
+      const std::string name = word.substr(0, word.find('='));
+      if (!(command ? command : &app)->get_option_no_throw(name) && name != "--help" && name != "--version")
+        return fmt::format("there is no option \"{}\"{}", name, command ? " of " + command->get_name() : "");
+    } else if (!command) {
+      command = app.get_subcommand_no_throw(word);
+      if (command || word[0] == '-') continue;
+      std::string known;
+      for (const CLI::App* each : app.get_subcommands({})) known += (known.empty() ? "" : ", ") + each->get_name();
+      return fmt::format("there is no command \"{}\"; known are {}", word, known);
+    }
+  }
+  return "";
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -52,6 +73,10 @@ int main(int argc, char** argv) {
   } catch (const CLI::Success& help) {
     return app.exit(help);
   } catch (const CLI::ParseError& error) {
+    if (const std::string word = unknown_word(app, argc, argv); !word.empty()) {
+      fmt::print(stderr, "lockstep: {}; see `lockstep --help`\n", word);
+      return 2;
+    }
     fmt::print(stderr, "lockstep: {}; see `lockstep --help`\n", error.what());
     return 2;
   }

@@ -13,6 +13,8 @@
 namespace lockstep {
 
 std::string report_json(const Job& job, const Evidence& evidence, const Diagnosis& diagnosis);
+// One line a finding, or one that says there is none, for log pipelines: the finding, with the status and the run.
+std::string report_jsonl(const Job& job, const Evidence& evidence, const Diagnosis& diagnosis);
 std::string report_text(const Job& job, const Evidence& evidence, const Diagnosis& diagnosis, bool colour);
 
 // Colour is for terminals, and for people who have not said no (NO_COLOR).

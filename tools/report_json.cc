@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "tools/explain.h"
 #include "tools/report.h"
 #include "tools/symbols.h"
 
@@ -78,6 +79,11 @@ ordered_json finding_json(const Evidence& evidence, const Finding& finding) {
   out["doubts"] = finding.doubts;
   out["comm"] = finding.comm ? comm_json(run, evidence.table.comms[*finding.comm]) : ordered_json(nullptr);
   out["seq"] = or_null(finding.seq);
+  const std::optional<Message>& message = finding.message;
+  const bool has_peer = message && message->peer && run.ranks[*message->peer].number >= 0;
+  out["peer"] = has_peer ? ordered_json(run.ranks[*message->peer].number) : ordered_json(nullptr);
+  out["direction"] = message ? ordered_json(message->sends ? "send" : "receive") : ordered_json(nullptr);
+  out["edge_seq"] = message ? ordered_json(message->number) : ordered_json(nullptr);
   out["op"] = text_or_null(finding.op);
   out["expected"] = signature_json(finding.expected);
   out["actual"] = ordered_json::object();
@@ -148,6 +154,29 @@ std::string report_json(const Job& job, const Evidence& evidence, const Diagnosi
   out["left_out"] = job.left_out;
   // Names and paths come from foreign programs and need not be UTF-8.
   return out.dump(1, ' ', false, ordered_json::error_handler_t::replace) + "\n";
+}
+
+std::string report_jsonl(const Job& job, const Evidence& evidence, const Diagnosis& diagnosis) {
+  ordered_json head;
+  head["lockstep"] = LOCKSTEP_VERSION;
+  head["folder"] = job.folder;
+  head["run"] = evidence.run.id;
+  head["status"] = verdict_name(diagnosis.verdict);
+  std::string lines;
+  const auto add = [&](const ordered_json& line) {
+    lines += line.dump(-1, ' ', false, ordered_json::error_handler_t::replace) + "\n";
+  };
+  for (const Finding& finding : diagnosis.findings) {
+    ordered_json line = head;
+    line.update(finding_json(evidence, finding));
+    add(line);
+  }
+  if (diagnosis.findings.empty()) {
+    head["kind"] = nullptr;
+    head["summary"] = verdict_sentence(evidence, diagnosis);
+    add(head);
+  }
+  return lines;
 }
 
 }  // namespace lockstep

@@ -35,6 +35,7 @@ const Member* member_of(const Comm& comm, size_t rank) {
 enum class Stance {
   free,    // it is in code of its own and could call
   held,    // it waits itself, behind something that is stuck
+  own,     // it waits for the device, and all it has enqueued with NCCL is done: for work of its own
   hidden,  // it waits, or may be waiting, for something in which nobody is seen to be missing
 };
 
@@ -64,6 +65,14 @@ bool holds_directly(const Wait& wait, size_t rank) {
   return (making || wait.absent.empty()) && is_in(wait.waiting, rank);
 }
 
+bool is_in_call(const Evidence& evidence, size_t rank) {
+  const Rank& who = evidence.run.ranks[rank];
+  const auto& threads = evidence.file(rank).threads;
+  return std::any_of(threads.begin(), threads.end(), [&](const trace::ThreadInfo& thread) {
+    return thread.open_call && (who.tids.empty() || std::find(who.tids.begin(), who.tids.end(), thread.tid) != who.tids.end());
+  });
+}
+
 std::vector<Stance> stances_of(const Evidence& evidence, const std::vector<Wait>& waits,
                                const std::vector<Finding>& mismatches, const Flow& empty) {
   Flow all = empty;
@@ -77,10 +86,11 @@ std::vector<Stance> stances_of(const Evidence& evidence, const std::vector<Wait>
   for (size_t rank = 0; rank < evidence.run.ranks.size(); rank++) {
     const Sits sits = where_it_sits(evidence, rank);
     const bool stuck = direct[rank] || all.holds(rank);
-    const bool nothing_pending = sits == Sits::unknown && !stuck && empty.all_completed(rank);
-    stances.push_back(sits == Sits::elsewhere || nothing_pending ? Stance::free
-                      : stuck                                    ? Stance::held
-                                                                 : Stance::hidden);
+    const bool done = !stuck && empty.all_completed(rank);
+    stances.push_back(sits == Sits::elsewhere || (done && sits == Sits::unknown) ? Stance::free
+                      : stuck                                                     ? Stance::held
+                      : done && !is_in_call(evidence, rank)                       ? Stance::own
+                                                                                  : Stance::hidden);
   }
   return stances;
 }
@@ -92,7 +102,7 @@ std::vector<size_t> culprits_of(const Graph& graph, const Wait& wait) {
   std::vector<size_t> ranks;
   for (const size_t rank : wait.absent) {
     const Departure departure = departure_of(graph.evidence, wait, rank);
-    const bool free = graph.stances[rank] == Stance::free;
+    const bool free = graph.stances[rank] == Stance::free || graph.stances[rank] == Stance::own;
     const bool stayed_away = departure.kind == Kind::missing_call && free;
     if (is_explained ? stayed_away : departure.final || free) ranks.push_back(rank);
   }
@@ -411,6 +421,40 @@ Circle find_circle(const Graph& graph, const std::vector<size_t>& among) {
   return {};
 }
 
+// A message whose other end is held up by the very group that it belongs to.
+const Wait* odd_message(const Graph& graph, const std::vector<size_t>& among) {
+  for (const size_t wait : among) {
+    if (graph.waits[wait].what != Wait::What::p2p || graph.waits[wait].absent.empty()) continue;
+    Flow behind = graph.empty;
+    behind.block(graph.waits[wait]);
+    if (behind.holds(graph.waits[wait].absent.front())) return &graph.waits[wait];
+  }
+  return nullptr;
+}
+
+// Has the call that one side waits in been made before on a smaller communicator of just those ranks, and never on this
+// one? Then it was meant for that.
+bool belongs_elsewhere(const Evidence& evidence, const Wait& wait) {
+  const Comm& comm = evidence.table.comms[wait.comm];
+  const Member* first = member_of(comm, wait.waiting.front());
+  const trace::Call* call = first ? first->call_at(wait.seq) : nullptr;
+  if (!call) return false;
+  const Signature signature = signature_of(*call);
+  for (const trace::Call* other : first->collectives)
+    if (other->seq < wait.seq && signature_of(*other) == signature) return false;
+  for (const Comm& smaller : evidence.table.comms) {
+    if (&smaller == &comm || !smaller.complete() || smaller.members.size() != wait.waiting.size()) continue;
+    const Member* member = member_of(smaller, wait.waiting.front());
+    const bool same = member && std::all_of(wait.waiting.begin(), wait.waiting.end(),
+                                            [&](size_t rank) { return member_of(smaller, rank) != nullptr; });
+    if (same && std::any_of(member->collectives.begin(), member->collectives.end(), [&](const trace::Call* other) {
+          return other->event < call->event && signature_of(*other) == signature;
+        }))
+      return true;
+  }
+  return false;
+}
+
 Finding blame_circle(const Graph& graph, const std::vector<size_t>& among) {
   constexpr size_t kMost = 64;  // a circle is found among the oldest, if at all
   std::vector<size_t> oldest = among;
@@ -432,10 +476,24 @@ Finding blame_circle(const Graph& graph, const std::vector<size_t>& among) {
   finding.kind = by_messages                          ? Kind::p2p_cycle
                  : through.size() == 2 && collectives ? Kind::order_inversion
                                                       : Kind::cross_communicator_cycle;
+  if (const Wait* odd = through.empty() ? odd_message(graph, oldest) : nullptr) {
+    finding = blank_finding(evidence, *odd);
+    finding.kind = Kind::group_mismatch;
+  }
   finding.cycle = std::move(circle.ranks);
   finding.confidence = Confidence::likely;
   finding.doubts.push_back("what the host waited for is told by the stacks and the order of calls alone");
-  for (const size_t wait : among) add_unique(finding.victims, graph.waits[wait].waiting, {});
+  if (finding.kind == Kind::order_inversion)
+    for (const Wait* wait : through) {
+      if (!belongs_elsewhere(evidence, *wait)) continue;
+      finding = blank_finding(evidence, *wait);
+      finding.kind = Kind::wrong_communicator;
+      finding.culprits = wait->waiting;
+      finding.confidence = Confidence::likely;
+      finding.doubts.push_back("that the call belongs on the smaller communicator follows from earlier calls there");
+      break;
+    }
+  for (const size_t wait : among) add_unique(finding.victims, graph.waits[wait].waiting, finding.culprits);
   return finding;
 }
 
@@ -492,6 +550,17 @@ bool is_old(const Evidence& evidence, const Wait& wait) {
   return wait.age_ns >= evidence.threshold_ns || is_final(evidence, wait);
 }
 
+void note_own_work(const Graph& graph, Finding& finding) {
+  const bool own = std::all_of(finding.culprits.begin(), finding.culprits.end(),
+                               [&](size_t rank) { return graph.stances[rank] == Stance::own; });
+  if (!own || (finding.kind != Kind::missing_call && finding.kind != Kind::p2p_unmatched &&
+               finding.kind != Kind::init_incomplete))
+    return;
+  finding.kind = Kind::host_blocked;
+  finding.confidence = std::max(finding.confidence, Confidence::likely);
+  finding.doubts.push_back("that the work it waits for is not NCCL's follows from all of NCCL's being done");
+}
+
 std::vector<Finding> findings_for(const Graph& graph, const Cause& cause, const Downstream& below) {
   const Wait& wait = graph.waits[cause.wait];
   std::vector<size_t> victims;
@@ -505,7 +574,11 @@ std::vector<Finding> findings_for(const Graph& graph, const Cause& cause, const 
     if (old) add_unique(victims, graph.waits[i].waiting, {});
   }
   if (!counts) return {};
-  if (!cause.culprits.empty()) return blame(graph.evidence, wait, cause.culprits, victims, age);
+  if (!cause.culprits.empty()) {
+    std::vector<Finding> findings = blame(graph.evidence, wait, cause.culprits, victims, age);
+    for (Finding& finding : findings) note_own_work(graph, finding);
+    return findings;
+  }
   const bool making = wait.what == Wait::What::init || wait.what == Wait::What::split;
   if (making) return {blame_traceless(graph.evidence, wait, victims)};
   return {blame_nobody(graph.evidence, wait, victims)};

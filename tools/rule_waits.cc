@@ -427,7 +427,7 @@ Sits where_it_sits(const Evidence& evidence, size_t rank) {
     return who.tids.empty() || std::find(who.tids.begin(), who.tids.end(), tid) != who.tids.end();
   };
   for (const trace::ThreadInfo& thread : file.threads)
-    if (thread.open_call && is_its_thread(thread.tid)) return Sits::waiting;
+    if ((thread.open_call || thread.open_wait) && is_its_thread(thread.tid)) return Sits::waiting;
   if (file.snapshots.empty() || file.snapshots.back().when.mono_ns < evidence.worked[rank].mono_ns)
     return Sits::unknown;
 

@@ -88,6 +88,20 @@ std::vector<Finding> blame_waits(const Evidence& evidence, const std::vector<Wai
 std::vector<Finding> find_deaths(const Evidence& evidence, const std::vector<Wait>& waits,
                                  const std::vector<Finding>& found);
 
+// --- rule_states.cc ---
+// Calls all have made and some have not started, and teardown in different orders.
+std::vector<Finding> find_device_states(const Evidence& evidence, const std::vector<Wait>& waits,
+                                        const std::vector<Finding>& mismatches);
+// The first error of NCCL's own, for jobs in which nothing else is found.
+std::vector<Finding> find_errors(const Evidence& evidence);
+
+// --- rule_digests.cc ---
+std::vector<Finding> find_divergence(const Evidence& evidence);
+
+// --- rule_setup.cc ---
+// How the job was set up and used; warnings, but for failures by it.
+std::vector<Finding> find_setup(const Evidence& evidence);
+
 // --- rule_quiet.cc ---
 // Nobody is missing anywhere: are all stalled in the same place, idle, or is one merely late?
 std::vector<Finding> find_quiet(const Evidence& evidence, const std::vector<Wait>& waits);

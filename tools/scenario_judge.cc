@@ -63,7 +63,8 @@ class Judge {
     count(out_.score.kinds, out_.score.kinds_right, !expect_.kind.empty(), check_kind());
     count(out_.score.culprits, out_.score.culprits_right, !expect_.culprits.empty(), check_culprits());
     count(out_.score.calls, out_.score.calls_right,
-          !expect_.comm.empty() || expect_.seq || !expect_.op.empty() || expect_.step, check_call());
+          !expect_.comm.empty() || expect_.seq || !expect_.op.empty() || expect_.step || expect_.edge || expect_.peer,
+          check_call());
     check_ranks("victims", expect_.victims, ranks_at(first_, "victims"));
     check_ranks("missing ranks", expect_.missing, ranks_at(diagnosis_.value("job", json::object()), "missing_ranks"));
     check_frame();
@@ -141,6 +142,10 @@ class Judge {
       check_number("seq", *expect_.seq + scenario::shifted_by(scenario_, expect_.comm.empty() ? comm : expect_.comm,
                                                               variant_.shift));
     if (expect_.step) check_number("step", *expect_.step + static_cast<uint64_t>(variant_.shift));
+    if (expect_.edge) check_number("edge_seq", *expect_.edge);
+    if (expect_.peer) check_number("peer", static_cast<uint64_t>(to_world({*expect_.peer}).front()));
+    if (!expect_.direction.empty() && text_at(first_, "direction") != expect_.direction)
+      differ("direction", expect_.direction, show(first_, "direction"));
     return out_.differences.size() == before;
   }
 

@@ -249,6 +249,7 @@ class Breaker {
     }
     insert(work, at_);
     fault_.may_blame = {fault_.rank};
+    fault_.kinds = {kind == FaultKind::never_starts ? Kind::not_started : Kind::host_blocked};
     return true;
   }
 

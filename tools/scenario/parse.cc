@@ -3,6 +3,7 @@
 // A *.hang file, line by line: settings, communicators, programs, expectation. Settings come before the programs, so
 // that every statement can be checked against the ranks and communicators there are when it is read.
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
@@ -275,6 +276,13 @@ const std::vector<std::string>& setting_words() {
 }
 
 Result<Scenario> parse_scenario(const std::string& path, const std::string& text) {
+  // What is no text is not quoted in complaints either.
+  const auto control = std::find_if(text.begin(), text.end(), [](unsigned char c) {
+    return c < ' ' && c != '\n' && c != '\t' && c != '\r';
+  });
+  if (control != text.end())
+    return Error{path + ": this is no text file (byte " + std::to_string(control - text.begin()) +
+                 " is a control character); expected a scenario, as in docs/scenarios.md"};
   return FileParser(path, text).parse();
 }
 

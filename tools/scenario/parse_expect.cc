@@ -84,6 +84,18 @@ Result<bool> read_frame(const Field& f, Expectation& e) {
   return read_word(f, e.frame);
 }
 
+Result<bool> read_peer(const Field& f, Expectation& e) {
+  std::vector<int> ranks = parse_ranks(f.value, f.ranks);
+  if (ranks.size() != 1) return bad(f, "a rank below " + std::to_string(f.ranks));
+  e.peer = ranks.front();
+  return true;
+}
+
+Result<bool> read_direction(const Field& f, Expectation& e) {
+  if (f.value != "send" && f.value != "receive") return bad(f, "send or receive");
+  return read_word(f, e.direction);
+}
+
 // also KIND [RANKS]
 Result<bool> read_also(const Field& f, Expectation& e) {
   size_t blank = f.value.find(' ');
@@ -105,10 +117,14 @@ Result<bool> read_field(const Field& f, Expectation& e) {
   if (f.name == "op") return read_op(f, e);
   if (f.name == "seq") return read_number(f, e.seq);
   if (f.name == "step") return read_number(f, e.step);
+  if (f.name == "edge") return read_number(f, e.edge);
+  if (f.name == "peer") return read_peer(f, e);
+  if (f.name == "direction") return read_direction(f, e);
   if (f.name == "in") return read_frame(f, e);
   if (f.name == "also") return read_also(f, e);
   return Error{f.where + ": nothing named \"" + f.name +
-               "\" can be expected; known are status, kind, culprits, victims, missing, comm, op, seq, step, in, also"};
+               "\" can be expected; known are status, kind, culprits, victims, missing, comm, op, seq, step, edge, "
+               "peer, direction, in, also"};
 }
 
 }  // namespace
