@@ -39,7 +39,7 @@ void setup_run(CLI::App& app, CommandLine& line) {
   command
       ->add_option("--hang-seconds", *hang_seconds,
                    "A call pending longer than this hangs; default 60, fractions allowed")
-      ->check(CLI::PositiveNumber);
+      ->check(sane_seconds());
   command->footer(
       "The program and its arguments follow, best after \"--\".\n\nExample:\n  lockstep run -- mpirun -n 4 ./train\n  "
       "mpirun -n 4 lockstep run --dir traces -- ./train\n"

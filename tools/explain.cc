@@ -309,11 +309,13 @@ std::string summary_of(const Evidence& evidence, const Finding& finding) {
                          waiting_text(evidence, finding));
     case Kind::host_blocked:
       return fmt::format("{} never made {}: it waits for the device, and not for anything of NCCL's{}",
-                         who(evidence.run, finding.culprits), call_text(evidence, finding), waiting_text(evidence, finding));
+                         who(evidence.run, finding.culprits), call_text(evidence, finding),
+                         waiting_text(evidence, finding));
     case Kind::wrong_communicator:
-      return fmt::format("{} made {}, which the others never make; the same call was made before on a communicator of just "
-                         "those ranks{}",
-                         who(evidence.run, finding.culprits), call_text(evidence, finding), waiting_text(evidence, finding));
+      return fmt::format(
+          "{} made {}, which the others never make; the same call was made before on a communicator of just "
+          "those ranks{}",
+          who(evidence.run, finding.culprits), call_text(evidence, finding), waiting_text(evidence, finding));
     case Kind::group_mismatch:
       return fmt::format("a group of messages on {} does not add up: {}{}", evidence.table.comms[*finding.comm].name,
                          finding.detail, waiting_text(evidence, finding));
@@ -322,10 +324,10 @@ std::string summary_of(const Evidence& evidence, const Finding& finding) {
                          ranks_text(evidence.run, finding.victims), finding.victims.size() == 1 ? "is" : "are",
                          call_text(evidence, finding), finding.detail, duration_text(finding.pending_ns));
     case Kind::comm_error:
-      return fmt::format("{}: {}, the first error on record",
-                         finding.culprits.empty() ? ranks_text(evidence.run, finding.victims)
-                                                  : who(evidence.run, finding.culprits),
-                         finding.detail);
+      return fmt::format(
+          "{}: {}, the first error on record",
+          finding.culprits.empty() ? ranks_text(evidence.run, finding.victims) : who(evidence.run, finding.culprits),
+          finding.detail);
     case Kind::duplicate_device:
       return fmt::format("{} could not be created: {}", evidence.table.comms[*finding.comm].name, finding.detail);
     case Kind::environment_differs:

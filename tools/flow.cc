@@ -82,7 +82,8 @@ void Flow::add_ops_of(const Comm& comm, size_t index, size_t at,
     add(*call, op);
   }
   const std::vector<uint64_t> numbers = edge_numbers(member);
-  const uint64_t lost = member.info->p2p_called - std::min(member.info->p2p_called, member.p2p.size() + member.p2p_held);
+  const uint64_t lost =
+      member.info->p2p_called - std::min(member.info->p2p_called, member.p2p.size() + member.p2p_held);
   for (size_t i = 0; i < member.p2p.size(); i++) {
     if (lost + i < member.info->p2p_completed.value_or(0)) continue;
     Op op;
@@ -211,9 +212,22 @@ bool Flow::all_completed(size_t rank) const {
          });
 }
 
-bool Flow::completion_known(size_t rank) const {
-  return std::all_of(members_[rank].begin(), members_[rank].end(),
-                     [](const Member* member) { return member->info->coll_completed.has_value(); });
+std::vector<std::vector<std::pair<size_t, uint64_t>>> Flow::in_line(size_t rank, size_t most) const {
+  const bool known = std::all_of(members_[rank].begin(), members_[rank].end(),
+                                 [](const Member* member) { return member->info->coll_completed.has_value(); });
+  std::vector<std::vector<std::pair<size_t, uint64_t>>> lines;
+  for (const Stream& stream : streams_[rank]) {
+    std::vector<std::pair<size_t, uint64_t>>& line = lines.emplace_back();
+    for (const Op& op : stream.ops)
+      if (!op.message) line.emplace_back(op.comm, op.seq);
+    if (line.size() <= most) continue;
+    if (known) {
+      line.resize(most);
+    } else {
+      line.erase(line.begin(), line.end() - static_cast<std::ptrdiff_t>(most));
+    }
+  }
+  return lines;
 }
 
 }  // namespace lockstep

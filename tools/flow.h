@@ -47,8 +47,9 @@ class Flow {
   bool is_clear_before(size_t rank, size_t comm, uint64_t seq) const;
   // Has everything the rank launched completed, as far as is known? False when it is not known.
   bool all_completed(size_t rank) const;
-  // Would it be known if something had completed?
-  bool completion_known(size_t rank) const;
+  // Per stream of a rank the collectives that are first in line, in order: communicator and number. Where it is not
+  // known what has completed, the newest.
+  std::vector<std::vector<std::pair<size_t, uint64_t>>> in_line(size_t rank, size_t most) const;
 
  private:
   struct Op {
@@ -81,7 +82,7 @@ class Flow {
   std::vector<std::vector<std::vector<std::pair<uint64_t, Place>>>> rows_;  // by communicator and member: ascending seq
   std::map<EdgeKey, std::map<uint64_t, std::vector<Place>>> messages_;
   std::vector<uint64_t> unfinished_, seen_;  // by rank: operations not known to have completed, and those on record
-  std::vector<uint64_t> floor_;  // by communicator: rows from here on are stuck
+  std::vector<uint64_t> floor_;              // by communicator: rows from here on are stuck
   std::vector<Place> todo_;
 };
 

@@ -89,8 +89,8 @@ void first_mismatch_first(std::vector<Finding>& findings) {
   if (findings.empty() || !findings.front().comm || !findings.front().seq) return;
   const Finding& first = findings.front();
   const auto earlier = std::find_if(findings.begin() + 1, findings.end(), [&](const Finding& finding) {
-    return is_mismatch(finding.kind) && finding.severity == first.severity && finding.comm == first.comm && finding.seq &&
-           *finding.seq <= *first.seq;
+    return is_mismatch(finding.kind) && finding.severity == first.severity && finding.comm == first.comm &&
+           finding.seq && *finding.seq <= *first.seq;
   });
   if (earlier != findings.end()) std::rotate(findings.begin(), earlier, earlier + 1);
 }

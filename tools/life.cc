@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 #include <signal.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <algorithm>
@@ -142,6 +143,24 @@ bool is_struck(const Life& life) {
   return life.end == End::signal && (life.code == SIGKILL || !is_request_to_stop(life.code)) && life.code != SIGABRT;
 }
 
+namespace {
+
+// When a supervisor first sent a signal to this run; 0 = none did.
+int64_t first_signal_sent(const Run& run) {
+  int64_t first = 0;
+  for (const Process& process : run.processes)
+    for (const std::string& text : process.file.texts) {
+      int signal = 0;
+      long long wall = 0;
+      if (text.rfind(kSignalNote, 0) != 0) continue;
+      if (sscanf(text.c_str() + strlen(kSignalNote), "%d %lld", &signal, &wall) != 2 || wall <= 0) continue;
+      first = first == 0 ? wall : std::min<int64_t>(first, wall);
+    }
+  return first;
+}
+
+}  // namespace
+
 bool stopped_from_outside(const Run& run, const std::vector<Life>& lives) {
   std::vector<const Life*> ends;
   for (const Rank& rank : run.ranks) {
@@ -152,6 +171,9 @@ bool stopped_from_outside(const Run& run, const std::vector<Life>& lives) {
   if (ends.empty()) return false;
   std::sort(ends.begin(), ends.end(), [](const Life* a, const Life* b) { return a->when.wall_ns < b->when.wall_ns; });
   const Life& first = *ends.front();
+  // What `lockstep run` did is on record.
+  const int64_t sent = first_signal_sent(run);
+  if (sent != 0 && first.when.wall_ns >= sent) return true;
   if (ends.size() < run.ranks.size() && ends.size() == 1) {
     // One was singled out, and the others went on; unless it was the last there was.
     const bool asked = first.end == End::signal && is_request_to_stop(first.code) && first.code != SIGKILL;
@@ -165,6 +187,8 @@ bool stopped_from_outside(const Run& run, const std::vector<Life>& lives) {
     return is_struck(*life) && life->when.wall_ns - first.when.wall_ns < kHeadStart;
   });
   if (struck_early == 1 && ends.size() > 2) return false;
+  // Of two, the one that was struck well before the other.
+  if (ends.size() == 2 && is_struck(first) && ends[1]->when.wall_ns - first.when.wall_ns >= kHeadStart) return false;
   if (first.end == End::signal && is_request_to_stop(first.code) && first.code != SIGKILL) return true;
   const auto killed = [](const Life* life) {
     return life->end == End::vanished || (life->end == End::signal && life->code == SIGKILL);

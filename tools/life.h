@@ -18,6 +18,9 @@ namespace lockstep {
 // The code of a `gone` supervisor record when the process had ended before it was first looked at.
 inline constexpr int kEndTimeUnknown = -1;
 
+// A supervisor's note in a trace that it sent a signal to the job: this, the signal, and the time in nanoseconds.
+inline constexpr const char* kSignalNote = "supervisor-signal ";
+
 enum class End {
   none,      // alive, or nothing says otherwise
   clean,     // exit status 0

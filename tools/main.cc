@@ -47,10 +47,12 @@ std::string unknown_word(const CLI::App& app, int argc, char** argv) {
       if (!(command ? command : &app)->get_option_no_throw(name) && name != "--help" && name != "--version")
         return fmt::format("there is no option \"{}\"{}", name, command ? " of " + command->get_name() : "");
     } else if (!command) {
-      command = app.get_subcommand_no_throw(word);
-      if (command || word[0] == '-') continue;
       std::string known;
-      for (const CLI::App* each : app.get_subcommands({})) known += (known.empty() ? "" : ", ") + each->get_name();
+      for (const CLI::App* each : app.get_subcommands([](const CLI::App*) { return true; })) {
+        if (each->get_name() == word) command = each;
+        known += (known.empty() ? "" : ", ") + each->get_name();
+      }
+      if (command || word[0] == '-') continue;
       return fmt::format("there is no command \"{}\"; known are {}", word, known);
     }
   }

@@ -69,7 +69,8 @@ bool is_in_call(const Evidence& evidence, size_t rank) {
   const Rank& who = evidence.run.ranks[rank];
   const auto& threads = evidence.file(rank).threads;
   return std::any_of(threads.begin(), threads.end(), [&](const trace::ThreadInfo& thread) {
-    return thread.open_call && (who.tids.empty() || std::find(who.tids.begin(), who.tids.end(), thread.tid) != who.tids.end());
+    return thread.open_call &&
+           (who.tids.empty() || std::find(who.tids.begin(), who.tids.end(), thread.tid) != who.tids.end());
   });
 }
 
@@ -88,9 +89,9 @@ std::vector<Stance> stances_of(const Evidence& evidence, const std::vector<Wait>
     const bool stuck = direct[rank] || all.holds(rank);
     const bool done = !stuck && empty.all_completed(rank);
     stances.push_back(sits == Sits::elsewhere || (done && sits == Sits::unknown) ? Stance::free
-                      : stuck                                                     ? Stance::held
-                      : done && !is_in_call(evidence, rank)                       ? Stance::own
-                                                                                  : Stance::hidden);
+                      : stuck                                                    ? Stance::held
+                      : done && !is_in_call(evidence, rank)                      ? Stance::own
+                                                                                 : Stance::hidden);
   }
   return stances;
 }

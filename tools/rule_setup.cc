@@ -48,8 +48,9 @@ std::optional<Finding> shared_device(const Evidence& evidence, size_t index) {
     finding.op = "CommInitRank";
     finding.victims = ranks;
     finding.confidence = Confidence::likely;
-    finding.doubts.push_back("devices are compared by their number on the host; which of the ranks is on the wrong one "
-                             "is not on record");
+    finding.doubts.push_back(
+        "devices are compared by their number on the host; which of the ranks is on the wrong one "
+        "is not on record");
     finding.detail = fmt::format("{} are all on device {} of host {}", ranks_text(evidence.run, ranks),
                                  std::get<2>(device), std::get<0>(device));
     finding.since = evidence.table.comms[index].members.front().info->created;
@@ -62,8 +63,8 @@ std::optional<Finding> shared_device(const Evidence& evidence, size_t index) {
 
 // What may differ from rank to rank for good reasons.
 bool is_local(const std::string& name) {
-  for (const char* prefix : {"NCCL_DEBUG", "NCCL_SOCKET_IFNAME", "NCCL_IB_HCA", "NCCL_TOPO", "NCCL_GRAPH", "NCCL_HOSTID",
-                             "NCCL_COMM_ID", "NCCL_IB_GID", "NCCL_OOB"})
+  for (const char* prefix : {"NCCL_DEBUG", "NCCL_SOCKET_IFNAME", "NCCL_IB_HCA", "NCCL_TOPO", "NCCL_GRAPH",
+                             "NCCL_HOSTID", "NCCL_COMM_ID", "NCCL_IB_GID", "NCCL_OOB"})
     if (name.rfind(prefix, 0) == 0) return true;
   return name.rfind("NCCL_", 0) != 0;
 }
@@ -183,8 +184,8 @@ std::optional<Finding> same_samples(const Evidence& evidence, size_t index) {
     finding.step = what.first;
     finding.sample = what.second;
     finding.victims = ranks;
-    finding.detail =
-        fmt::format("{} marked the same sample \"{}\" in step {}", ranks_text(evidence.run, ranks), what.second, what.first);
+    finding.detail = fmt::format("{} marked the same sample \"{}\" in step {}", ranks_text(evidence.run, ranks),
+                                 what.second, what.first);
     finding.doubts.push_back("that these ranks should see different data is told by the communicator alone");
     return finding;
   }

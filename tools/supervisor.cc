@@ -16,6 +16,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "tools/life.h"
 #include "tools/processes.h"
 #include "tools/say.h"
 #include "tools/verdict.h"
@@ -142,7 +143,10 @@ class Supervisor {
   void forward_signal() {
     struct signalfd_siginfo info;
     if (read(signals_, &info, sizeof info) != sizeof info) return;
-    if (info.ssi_code != SI_KERNEL) kill(child_, static_cast<int>(info.ssi_signo));
+    traces_.scan();
+    const int signal = static_cast<int>(info.ssi_signo);
+    if (is_request_to_stop(signal)) traces_.note_signal(signal);
+    if (info.ssi_code != SI_KERNEL) kill(child_, signal);
   }
 
   void look_at_child() {
@@ -178,6 +182,7 @@ class Supervisor {
 
   int ended_by_verdict() {
     say("lockstep: ending the job (--kill-on-hang)\n");
+    traces_.note_signal(SIGTERM);
     end_processes_below(getpid(), 0, kEndGraceMs);
     struct rusage usage = {};
     while (wait4(child_, &wait_status_, 0, &usage) < 0 && errno == EINTR) continue;

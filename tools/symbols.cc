@@ -193,8 +193,10 @@ std::vector<Frame> without_noise(const std::vector<Frame>& frames) {
 const Frame* users_frame(const std::vector<Frame>& frames) {
   static const std::set<std::string> libraries = {"libc.so.6",     "libpthread.so.0", "libm.so.6", "libstdc++.so.6",
                                                   "libgcc_s.so.1", "libgomp.so.1",    "[vdso]"};
-  static const char* const prefixes[] = {"liblockstep.so", "libnccl",   "libcudart", "libcuda.so", "ld-linux",
-                                         "libpython",      "libunwind", "libmpi",    "libopen-"};
+  static const char* const prefixes[] = {
+      "liblockstep.so", "libnccl",  "libcudart", "libcuda.so", "ld-linux", "libpython", "libunwind",
+      "libmpi",         "libopen-", "mca_",      "libpmix",    "libprrte", "libucp",    "libuct",
+      "libucs",         "libevent", "libfabric", "libibverbs", "libhwloc", "libnvidia", "libcupti"};
   for (const Frame& frame : frames) {
     if (libraries.count(frame.module) || frame.module.empty()) continue;
     if (std::any_of(std::begin(prefixes), std::end(prefixes),

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: MIT
 #include "tools/watched.h"
 
+#include <fmt/format.h>
 #include <poll.h>
 #include <string.h>
 #include <sys/inotify.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -118,6 +120,14 @@ void WatchedTraces::note_child(pid_t child, int wait_status, const struct rusage
     end(watched, signalled ? trace::SupervisorState::signalled : trace::SupervisorState::exited,
         signalled ? WTERMSIG(wait_status) : WEXITSTATUS(wait_status), static_cast<uint64_t>(usage.ru_maxrss) * 1024);
   }
+}
+
+void WatchedTraces::note_signal(int signal) {
+  struct timespec now;
+  clock_gettime(CLOCK_REALTIME, &now);
+  const int64_t wall = static_cast<int64_t>(now.tv_sec) * 1'000'000'000 + now.tv_nsec;
+  for (auto& [path, watched] : watched_)
+    if (!watched.ended) watched.trace.add_text(fmt::format("{}{} {}", kSignalNote, signal, wall));
 }
 
 void WatchedTraces::take_snapshots(char why) {

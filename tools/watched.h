@@ -36,6 +36,9 @@ class WatchedTraces {
   void note_ends(pid_t child);
   void note_child(pid_t child, int wait_status, const struct rusage& usage);
 
+  // That this signal was passed on to the job, or sent to it, now: what ends after that did not end by itself.
+  void note_signal(int signal);
+
   // Stacks of all watched processes, and the names of all that is needed to read them.
   void take_snapshots(char why);
 

@@ -89,9 +89,9 @@ struct Expectation {
   std::optional<std::vector<int>> missing;  // ranks without a trace
   std::string comm, op;
   std::optional<uint64_t> seq, step;
-  std::optional<uint64_t> edge;  // of a message: its number on the edge,
-  std::optional<int> peer;       // the other end,
-  std::string direction;         // "send" or "receive"
+  std::optional<uint64_t> edge;    // of a message: its number on the edge,
+  std::optional<int> peer;         // the other end,
+  std::string direction;           // "send" or "receive"
   std::string frame;               // a function in the stacks of the culprits
   std::string also;                // a kind that one of the later findings must have,
   std::vector<int> also_culprits;  // and whom that one blames, when the file says so

@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: MIT
+//
+// The kinds that need more than calls: states on the device, messages, setup, digests, and what a supervisor did. For
+// each one job that must get it and one that looks alike and must not.
+
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include "tests/tools/hand_made.h"
+#include "tools/findings_page.h"
+
+namespace lockstep::test {
+namespace {
+
+using abi::Fn;
+using trace::CommState;
+
+HandMadeJob job_of(int ranks) {
+  std::vector<int> numbers;
+  for (int rank = 0; rank < ranks; rank++) numbers.push_back(rank);
+  HandMadeJob job(ranks, numbers);
+  job.comm("world", numbers);
+  return job;
+}
+
+trace::CommInfo& info(HandMadeJob& job, int rank, size_t comm = 0) { return job.file(rank).comms[comm]; }
+
+void states(HandMadeJob& job, int rank, uint64_t started, uint64_t completed) {
+  info(job, rank).coll_started = started;
+  info(job, rank).coll_completed = completed;
+  info(job, rank).p2p_completed = info(job, rank).p2p_called;
+}
+
+bool has(const Judged& judged, Kind kind) {
+  for (const Finding& finding : judged.diagnosis.findings)
+    if (finding.kind == kind) return true;
+  return false;
+}
+
+TEST(NotStarted, NamesTheRankWhoseDeviceHasNotBegun) {
+  for (const bool clear : {true, false}) {
+    HandMadeJob job = job_of(3);
+    job.call_all("world", {}, 2);
+    job.wait(kThreshold + 5);
+    for (const int rank : {0, 1, 2}) {
+      states(job, rank, rank == 1 ? 1 : 2, 1);
+      job.sits_in(rank, "cudaStreamSynchronize");
+    }
+    if (!clear) states(job, 1, 0, 0);  // it is behind something of NCCL's
+    const Judged judged = judge_job(job);
+    ASSERT_FALSE(judged.diagnosis.findings.empty());
+    EXPECT_EQ(has(judged, Kind::not_started), clear) << judged.first().summary;
+    if (clear) {
+      EXPECT_EQ(judged.culprits(), std::vector<int>{1});
+    }
+  }
+}
+
+TEST(HostBlocked, NamesTheRankThatWaitsForWorkOfItsOwn) {
+  for (const bool known : {true, false}) {
+    HandMadeJob job = job_of(3);
+    job.call_all("world");
+    job.call(0, "world");
+    job.call(2, "world");
+    job.wait(kThreshold + 5);
+    if (known) states(job, 1, 1, 1);
+    job.sits_in(1, "cudaStreamSynchronize");
+    const Judged judged = judge_job(job);
+    ASSERT_FALSE(judged.diagnosis.findings.empty());
+    EXPECT_EQ(judged.first().kind, known ? Kind::host_blocked : Kind::stalled_together) << judged.first().summary;
+    EXPECT_EQ(judged.culprits(), known ? std::vector<int>{1} : std::vector<int>{});
+  }
+}
+
+TEST(MessageSizes, ALargerReceiveHangsASmallerOneIsCut) {
+  for (const uint64_t received : {32u, 64u, 128u}) {
+    HandMadeJob job = job_of(2);
+    job.call(0, "world", {Fn::Send, 64, 7, 0, 1});
+    job.call(1, "world", {Fn::Recv, received, 7, 0, 0});
+    job.wait(kThreshold + 5);
+    for (const int rank : {0, 1}) job.sits_in(rank, received > 64 ? "cudaStreamSynchronize" : "evaluate");
+    const Judged judged = judge_job(job);
+    EXPECT_EQ(has(judged, Kind::p2p_size_mismatch), received != 64);
+    if (received == 64) continue;
+    EXPECT_EQ(judged.diagnosis.verdict, received > 64 ? Verdict::hung : Verdict::mismatch);
+    EXPECT_TRUE(judged.culprits().empty());
+    ASSERT_TRUE(judged.first().message.has_value());
+    EXPECT_EQ(judged.first().message->number, 0u);
+  }
+}
+
+TEST(GroupMismatch, AGroupThatDoesNotAddUpHoldsBothEnds) {
+  HandMadeJob job = job_of(2);
+  for (int i = 0; i < 2; i++) job.call(0, "world", {Fn::Send, 64, 7, 0, 1, true, 0, 5});
+  job.call(0, "world", {Fn::Recv, 64, 7, 0, 1, true, 0, 5});
+  for (int i = 0; i < 2; i++) job.call(1, "world", {Fn::Recv, 64, 7, 0, 0, true, 0, 5});
+  for (const int rank : {0, 1}) {
+    job.call(rank, "world");  // closes the group
+    job.wait(0.001);
+  }
+  job.wait(kThreshold + 5);
+  for (const int rank : {0, 1}) job.sits_in(rank, "cudaStreamSynchronize");
+  const Judged judged = judge_job(job);
+  ASSERT_FALSE(judged.diagnosis.findings.empty());
+  EXPECT_EQ(judged.first().kind, Kind::group_mismatch) << judged.first().summary;
+  EXPECT_TRUE(judged.culprits().empty());
+}
+
+TEST(WrongCommunicator, ACallThatWasAlwaysMadeOnTheSmallerGroup) {
+  for (const bool seen_before : {true, false}) {
+    HandMadeJob job = job_of(4);
+    job.comm("half", {0, 1});
+    job.comm("mlp", {0, 1, 2, 3});
+    if (seen_before) job.call_all("half", {Fn::AllReduce, 256});
+    for (const int rank : {0, 1}) job.call(rank, "world", {Fn::AllReduce, 256});
+    for (const int rank : {2, 3}) job.call(rank, "mlp", {Fn::AllGather, 64});
+    job.wait(kThreshold + 5);
+    for (const int rank : {0, 1, 2, 3}) job.sits_in(rank, "cudaStreamSynchronize");
+    const Judged judged = judge_job(job);
+    ASSERT_FALSE(judged.diagnosis.findings.empty());
+    EXPECT_EQ(judged.first().kind, seen_before ? Kind::wrong_communicator : Kind::order_inversion);
+    EXPECT_EQ(judged.culprits(), seen_before ? (std::vector<int>{0, 1}) : std::vector<int>{});
+  }
+}
+
+TEST(OrderInversion, OnOneStreamItHoldsEvenWhatAllHaveLaunched) {
+  for (const bool differs : {true, false}) {
+    HandMadeJob job = job_of(2);
+    job.comm("b", {0, 1});
+    for (const int rank : {0, 1})
+      for (const char* comm : {"world", "b"})
+        job.call(rank, rank == 1 && differs ? (comm[0] == 'b' ? "world" : "b") : comm);
+    job.wait(kThreshold + 5);
+    for (const int rank : {0, 1}) job.sits_in(rank, "cudaStreamSynchronize");
+    const Judged judged = judge_job(job);
+    ASSERT_FALSE(judged.diagnosis.findings.empty());
+    EXPECT_EQ(judged.first().kind, differs ? Kind::order_inversion : Kind::stalled_together);
+    EXPECT_TRUE(judged.culprits().empty());
+  }
+}
+
+TEST(Teardown, InDifferentOrders) {
+  for (const bool differs : {true, false}) {
+    HandMadeJob job = job_of(2);
+    job.comm("b", {0, 1});
+    job.call_all("world");
+    job.call_all("b");
+    job.call(0, "world", {Fn::CommDestroy, 0, 7, 0, -1, false});
+    job.call(1, differs ? "b" : "world", {Fn::CommDestroy, 0, 7, 0, -1, false});
+    job.wait(kThreshold + 5);
+    const Judged judged = judge_job(job);
+    ASSERT_FALSE(judged.diagnosis.findings.empty());
+    EXPECT_EQ(has(judged, Kind::teardown_order), differs) << judged.first().summary;
+    EXPECT_TRUE(judged.culprits().empty());
+  }
+}
+
+TEST(CommError, TheFirstOneWhenNothingElseIsWrong) {
+  HandMadeJob job = job_of(2);
+  job.call_all("world");
+  job.call(1, "world", {Fn::AllReduce, 8, 7, 0, -1, true, 2});
+  job.wait(1);
+  job.call(0, "world", {Fn::AllReduce, 8, 7, 0, -1, true, 6});
+  const Judged judged = judge_job(job);
+  ASSERT_FALSE(judged.diagnosis.findings.empty());
+  EXPECT_EQ(judged.first().kind, Kind::comm_error);
+  EXPECT_EQ(judged.culprits(), std::vector<int>{1});
+}
+
+TEST(DuplicateDevice, OnlyWhereTheCommunicatorFailed) {
+  for (const CommState state : {CommState::failed, CommState::live}) {
+    HandMadeJob job(2, {0, 2});  // both on host a
+    job.comm("world", {0, 1}, state);
+    for (const int rank : {0, 1}) info(job, rank).device = 0;
+    const Judged judged = judge_job(job);
+    EXPECT_EQ(has(judged, Kind::duplicate_device), state == CommState::failed);
+  }
+}
+
+TEST(Environment, SettingsThatDifferAreAWarning) {
+  for (const char* value : {"ring", "tree"}) {
+    HandMadeJob job = job_of(2);
+    job.call_all("world");
+    job.file(0).texts = {"environment\nNCCL_ALGO=ring\nNCCL_DEBUG_FILE=a\n"};
+    job.file(1).texts = {std::string("environment\nNCCL_ALGO=") + value + "\nNCCL_DEBUG_FILE=b\n"};
+    const Judged judged = judge_job(job);
+    EXPECT_EQ(has(judged, Kind::environment_differs), std::string(value) == "tree");
+    EXPECT_EQ(judged.diagnosis.verdict, Verdict::healthy);
+  }
+}
+
+TEST(GroupSize, SeveralWorldsWhereOneMayHaveBeenMeant) {
+  HandMadeJob job(4, {0, 1, 2, 3});
+  job.comm("first", {0, 1});
+  job.comm("second", {2, 3});
+  EXPECT_TRUE(has(judge_job(job), Kind::group_size));
+  job.comm("world", {0, 1, 2, 3});
+  EXPECT_FALSE(has(judge_job(job), Kind::group_size));
+}
+
+TEST(ConcurrentUse, TwoThreadsInsideOneCommunicator) {
+  for (const bool overlaps : {true, false}) {
+    HandMadeJob job = job_of(2);
+    job.call_all("world", {}, 2);
+    std::vector<trace::Call>& calls = job.file(0).calls;
+    calls[1].tid = 77;
+    calls[1].called.mono_ns += overlaps ? 500 : 5000;
+    calls[1].return_time.mono_ns = calls[1].called.mono_ns + 1000;
+    calls[0].return_time.mono_ns = calls[0].called.mono_ns + 1000;
+    EXPECT_EQ(has(judge_job(job), Kind::concurrent_use), overlaps);
+  }
+}
+
+TEST(DuplicateData, TheSameSampleOnTwoRanksOfADataParallelGroup) {
+  for (const bool same : {true, false}) {
+    HandMadeJob job = job_of(2);
+    job.call_all("world");
+    for (const int rank : {0, 1}) {
+      trace::MarkEvent step, sample;
+      step.kind = trace::kMarkStep;
+      sample.kind = trace::kMarkSample;
+      sample.text = same || rank == 0 ? "a" : "b";
+      job.file(rank).marks = {step, sample};
+    }
+    EXPECT_EQ(has(judge_job(job), Kind::duplicate_data), same);
+  }
+}
+
+TEST(ResultDivergence, TheMinorityIsNamedAndATieIsNot) {
+  for (const int ranks : {2, 3}) {
+    HandMadeJob job = job_of(ranks);
+    job.call_all("world");
+    for (int rank = 0; rank < ranks; rank++) {
+      trace::Digest digest;
+      digest.fn = static_cast<uint16_t>(Fn::AllReduce);
+      digest.comm = 1;
+      digest.seq = 0;
+      digest.output = true;
+      digest.value = rank == 1 ? 5 : 7;
+      job.file(rank).digests = {digest};
+    }
+    const Judged judged = judge_job(job);
+    ASSERT_FALSE(judged.diagnosis.findings.empty());
+    EXPECT_EQ(judged.first().kind, Kind::result_divergence);
+    EXPECT_EQ(judged.diagnosis.verdict, Verdict::mismatch);
+    EXPECT_EQ(judged.culprits(), ranks == 3 ? std::vector<int>{1} : std::vector<int>{});
+  }
+}
+
+TEST(Deaths, OfTwoRanksTheOneThatWasKilledFirst) {
+  for (const bool supervised : {false, true}) {
+    HandMadeJob job = job_of(2);
+    job.call_all("world");
+    if (supervised)
+      for (const int rank : {0, 1})
+        job.file(rank).texts.push_back(std::string(kSignalNote) + "15 " +
+                                       std::to_string(job.file(rank).last_call.wall_ns));
+    job.wait(1);
+    job.vanishes(1);
+    job.wait(3);
+    job.vanishes(0);
+    const Judged judged = judge_job(job);
+    EXPECT_EQ(judged.diagnosis.verdict, supervised ? Verdict::healthy : Verdict::failed);
+    if (supervised) continue;
+    EXPECT_EQ(judged.first().kind, Kind::died);
+    EXPECT_EQ(judged.culprits(), std::vector<int>{1});
+  }
+}
+
+TEST(FindingsPage, HasASectionForEveryKind) {
+  for (const std::string& kind : kind_names()) {
+    const std::string section = findings_section(kind);
+    EXPECT_EQ(section.rfind("## ", 0), 0u) << kind;
+    EXPECT_NE(section.find(kind), std::string::npos);
+  }
+  EXPECT_EQ(findings_section("call"), "");
+}
+
+}  // namespace
+}  // namespace lockstep::test
