@@ -153,7 +153,7 @@ ncclResult_t group_error(ncclResult_t result) {
 
 ncclResult_t issue(const std::shared_ptr<Comm>& comm, Call call) {
   call.queue = api().stream(call.stream, comm->device);
-  if (!in_group() && comm->config.blocking) return launch_one(comm, call);
+  if (!in_group() && comm->config.blocking) return launch_one(comm, std::move(call));
   group_start();
   if (join(comm)) {
     auto& planned = t_group.work->planned;

@@ -133,13 +133,14 @@ ncclResult_t capture(const std::shared_ptr<Comm>& comm, Calls calls, bool& captu
 
 }  // namespace
 
-ncclResult_t launch_one(const std::shared_ptr<Comm>& comm, const Call& call) {
+ncclResult_t launch_one(const std::shared_ptr<Comm>& comm, Call call) {
   if (const ncclResult_t result = check_call(*comm, call); result != ncclSuccess) return result;
   const Calls calls(&call, 1);
   if (!self_messages_pair(*comm, calls)) return ncclInvalidUsage;
   bool captured = false;
   if (const ncclResult_t result = capture(comm, calls, captured); result != ncclSuccess || captured) return result;
-  start(comm, calls, call.queue, {});
+  const auto queue = std::move(call.queue);  // what is kept of the call has no use for it
+  start(comm, calls, queue, {});
   return ncclSuccess;
 }
 

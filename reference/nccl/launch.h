@@ -18,6 +18,6 @@ ncclResult_t check_launch(const Comm& comm, Calls calls);
 ncclResult_t launch(const std::shared_ptr<Comm>& comm, Calls calls);
 
 // Both for a single call on its own.
-ncclResult_t launch_one(const std::shared_ptr<Comm>& comm, const Call& call);
+ncclResult_t launch_one(const std::shared_ptr<Comm>& comm, Call call);
 
 }  // namespace lockstep::nccl

@@ -28,7 +28,8 @@ namespace {
 
 constexpr int kMaxRanks = 8;
 constexpr unsigned kCyclesAJob = 60;
-constexpr size_t kFloats = 60'000;  // of each half of a rank's memory; beyond what one step does
+constexpr size_t kFloats = 60'000;  // of each part of a rank's memory; beyond what one step does
+constexpr size_t kParts = 7;
 
 // Shared by all ranks and the test.
 struct Board {
@@ -106,7 +107,7 @@ class Worker {
     board.seed[rank].store(seed);
     for (cudaStream_t& stream : streams_)
       EXPECT_EQ(cudaSuccess, cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-    EXPECT_EQ(cudaSuccess, cudaMalloc(&data_, 2 * kFloats * sizeof(float)));
+    EXPECT_EQ(cudaSuccess, cudaMalloc(&data_, kParts * kFloats * sizeof(float)));
   }
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
@@ -175,14 +176,19 @@ class Worker {
 
   ncclResult_t call() {
     const size_t what = below(common_, 8);
-    const ncclComm_t comm = comms_[below(common_, 2)];
+    const size_t which = below(common_, 2);
+    const ncclComm_t comm = comms_[which];
     const size_t sizes[] = {2, 100, 5000, kFloats / n()};
     const size_t count = sizes[below(common_, 4)];
-    const cudaStream_t stream = streams_[below(mine_, 2)];
+    const size_t queue = below(mine_, 2);
+    const cudaStream_t stream = streams_[queue];
     const int next = (rank_ + 1) % n_;
     const int before = (rank_ + n_ - 1) % n_;
+    // All read one part. What is written is one's own, so that nothing but the operations' order is at stake: peers may
+    // read what a communicator has written until they are out of its abort too.
     float* const send = data_;
-    float* const recv = data_ + kFloats;
+    float* const recv = data_ + (1 + 2 * which + queue) * kFloats;
+    float* const scratch = data_ + (5 + queue) * kFloats;
     if (below(mine_, 150) == 0) return ncclSuccess;  // and so never meets its peers again
     if (below(mine_, 20) == 0) cudaStreamSynchronize(stream);
     switch (what) {
@@ -204,7 +210,7 @@ class Worker {
             stream, [](void*) { std::this_thread::sleep_for(std::chrono::microseconds(50)); }, nullptr);
         return ncclSuccess;
       case 5:
-        cudaMemsetAsync(recv, 0, count, stream);
+        cudaMemsetAsync(scratch, 0, count, stream);
         return ncclSuccess;
       default:
         return ncclAllReduce(send, recv, count, ncclFloat, ncclSum, comm, stream);
@@ -249,8 +255,9 @@ class AbortAnywhere : public ::testing::TestWithParam<std::pair<As, int>> {};
 
 void one_cycle(Board& board, const ncclUniqueId (&ids)[2], int rank, int n, unsigned seed) {
   std::mt19937 random(seed * 17 + static_cast<unsigned>(rank));
-  const auto first = std::chrono::microseconds(std::mt19937(seed)() % 4000);  // about then; each at a moment of its own
-  const auto mine = std::chrono::microseconds(random() % 2000);
+  const int slower = kThreadSanitizer ? 10 : 1;
+  const auto first = std::chrono::microseconds(std::mt19937(seed)() % 4000) * slower;  // about then; each at a moment
+  const auto mine = std::chrono::microseconds(random() % 2000) * slower;               // of its own
   Worker worker(board, rank, n, seed, false);
   std::thread aborter([&] {
     std::this_thread::sleep_for(first + mine);
@@ -269,6 +276,10 @@ void run_cycles(As as, int n, unsigned first, unsigned cycles) {
       as, n,
       [&](int rank) {
         CUDA_OK(cudaSetDevice(rank));
+        CUDA_OK(cudaStreamSynchronize(cudaStreamPerThread));
+        CUDA_OK(cudaLaunchHostFunc(
+            cudaStreamPerThread, [](void*) {}, nullptr));  // starts what runs until the end of the process
+        CUDA_OK(cudaStreamSynchronize(cudaStreamPerThread));
         LeftBehind before;
         for (unsigned cycle = 0; cycle < cycles && !::testing::Test::HasFatalFailure(); ++cycle) {
           one_cycle(board, board.ids[cycle], rank, n, first + cycle);

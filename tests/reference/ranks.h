@@ -37,6 +37,15 @@ inline const char* name_of(As as) {
     ASSERT_EQ(ncclSuccess, (call)) << ncclGetLastError(nullptr); \
   } while (false)
 
+// Every access of memory costs tens of times as much there, so large amounts of data are smaller ones.
+#if defined(__SANITIZE_THREAD__)
+inline constexpr bool kThreadSanitizer = true;
+#elif defined(__has_feature)
+inline constexpr bool kThreadSanitizer = __has_feature(thread_sanitizer);
+#else
+inline constexpr bool kThreadSanitizer = false;
+#endif
+
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
