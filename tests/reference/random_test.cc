@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
 // Random legal programs against a sequential oracle; see random_program.h. Each rank draws streams of its own for the
-// operations, and moments at which it waits or sleeps; whatever runs too early, too late, or over another's data shows
+// operations, some of which it captures into graphs, and moments at which it waits or sleeps; whatever runs too early, too late, or over another's data shows
 // as a wrong byte.
 //
 // LOCKSTEP_TEST_SEEDS=N runs N programs a case, LOCKSTEP_TEST_SEED=S the one of a failure.
@@ -177,14 +177,42 @@ class Runner {
       streams.push_back(below(kStreams));
       wait_for_buffers(op, streams.back());
     }
+    if (may_be_captured(mine, streams))
+      by_graph(mine, streams.front());
+    else
+      issue(mine, streams);
+    if (::testing::Test::HasFatalFailure()) return;
+    for (size_t i = 0; i < mine.size(); ++i) note_buffers(*mine[i], streams[i]);
+  }
+
+  void issue(const std::vector<const Operation*>& operations, const std::vector<size_t>& streams) {
     const bool group = operations.size() > 1;
     if (group) NCCL_OK(ncclGroupStart());
-    for (size_t i = 0; i < mine.size(); ++i) {
-      enqueue(*mine[i], streams_[streams[i]]);
+    for (size_t i = 0; i < operations.size(); ++i) {
+      enqueue(*operations[i], streams_[streams[i]]);
       if (::testing::Test::HasFatalFailure()) return;
     }
     if (group) NCCL_OK(ncclGroupEnd());
-    for (size_t i = 0; i < mine.size(); ++i) note_buffers(*mine[i], streams[i]);
+  }
+
+  // A rank may do by a graph what its peers call. The legacy stream cannot be captured, and a copy through memory that
+  // is gone when the graph runs would be wrong.
+  bool may_be_captured(const std::vector<const Operation*>& operations, const std::vector<size_t>& streams) {
+    if (operations.empty() || below(6) != 0 || streams_[streams.front()] == nullptr) return false;
+    return std::all_of(streams.begin(), streams.end(), [&](size_t s) { return s == streams.front(); }) &&
+           std::none_of(operations.begin(), operations.end(),
+                        [](const Operation* op) { return op->kind == Kind::copy_by_host; });
+  }
+  void by_graph(const std::vector<const Operation*>& operations, size_t stream) {
+    cudaGraph_t graph = nullptr;
+    cudaGraphExec_t executable = nullptr;
+    CUDA_OK(cudaStreamBeginCapture(streams_[stream], cudaStreamCaptureModeThreadLocal));
+    issue(operations, std::vector<size_t>(operations.size(), stream));
+    CUDA_OK(cudaStreamEndCapture(streams_[stream], &graph));
+    CUDA_OK(cudaGraphInstantiate(&executable, graph, 0));
+    CUDA_OK(cudaGraphDestroy(graph));
+    CUDA_OK(cudaGraphLaunch(executable, streams_[stream]));
+    CUDA_OK(cudaGraphExecDestroy(executable));  // the launch goes on
   }
 
   void wait_for_buffers(const Operation& op, size_t stream) {
