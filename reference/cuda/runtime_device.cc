@@ -123,9 +123,10 @@ cudaError_t lockstep_host_cudaDeviceReset() { return lockstep_host_cudaDeviceSyn
 
 cudaError_t lockstep_host_cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
   if (const cudaError_t e = lockstep_host_sticky_error()) return e;
-  if (value == nullptr || attribute <= 0 || attribute > 255) return cudaErrorInvalidValue;
+  const int number = attribute;
+  if (value == nullptr || number <= 0 || number > 255) return cudaErrorInvalidValue;
   if (!is_device(device)) return cudaErrorInvalidDevice;
-  switch (static_cast<int>(attribute)) {
+  switch (number) {
     case cudaDevAttrMaxThreadsPerBlock:
     case cudaDevAttrMaxBlockDimX:
     case cudaDevAttrMaxBlockDimY:
