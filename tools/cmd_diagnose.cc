@@ -38,7 +38,7 @@ int run_explain(const std::string& kind) {
 int run_diagnose(const DiagnoseOptions& options) {
   if (!options.explain.empty()) return run_explain(options.explain);
   if (options.folder.empty()) {
-    fmt::print(stderr, "lockstep diagnose: expected the folder of traces that `lockstep run` printed\n");
+    fmt::print(stderr, "lockstep diagnose: expected DIR, the folder of traces that `lockstep run` printed\n");
     return 2;
   }
   JudgeOptions judging;

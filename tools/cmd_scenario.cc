@@ -145,7 +145,6 @@ std::vector<std::string> all_files(const std::vector<std::string>& named) {
     for (const auto& entry : std::filesystem::directory_iterator(name, failed))
       if (entry.path().extension() == ".hang") files.push_back(entry.path().string());
     std::sort(files.begin() + static_cast<std::ptrdiff_t>(before), files.end());
-    if (files.size() == before) files.push_back(name);  // reading it will say what is wrong
   }
   return files;
 }
@@ -156,7 +155,9 @@ int run_scenarios(const ScenarioOptions& options) {
   if (!number_or_random(options.permute, 1) || !number_or_random(options.shift, 1))
     return complain("expected a number or \"random\" after --permute and --shift");
   std::vector<Scenario> scenarios;
-  for (const std::string& file : all_files(options.files)) {
+  const std::vector<std::string> files = all_files(options.files);
+  if (files.empty()) return complain("expected scenario files, and there is no *.hang in " + options.files.front());
+  for (const std::string& file : files) {
     Result<Scenario> s = scenario::load_scenario(file);
     if (!s) return complain(s.error());
     bool threads = options.ranks_as.empty() ? s->threads : options.ranks_as == "threads";

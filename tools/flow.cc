@@ -28,48 +28,53 @@ std::vector<uint64_t> edge_numbers(const Member& member) {
 Flow::Flow(const Evidence& evidence) : evidence_(evidence) {
   const Table& table = evidence.table;
   const size_t ranks = evidence.run.ranks.size();
-  streams_.resize(ranks);
-  stream_of_.resize(ranks);
-  members_.resize(ranks);
-  unfinished_.resize(ranks);
-  seen_.resize(ranks);
-  rows_.resize(table.comms.size());
+  auto layout = std::make_shared<Layout>();
+  layout->streams.resize(ranks);
+  layout->stream_of.resize(ranks);
+  layout->members.resize(ranks);
+  layout->unfinished.resize(ranks);
+  layout->seen.resize(ranks);
+  layout->rows.resize(table.comms.size());
   floor_.assign(table.comms.size(), UINT64_MAX);
-  std::vector<std::unordered_map<uint64_t, uint64_t>> done(ranks);  // stream -> newest event known to have completed
+  Done done(ranks);
   for (size_t index = 0; index < table.comms.size(); index++) {
-    rows_[index].resize(table.comms[index].members.size());
-    for (size_t at = 0; at < table.comms[index].members.size(); at++) add_ops_of(table.comms[index], index, at, done);
+    layout->rows[index].resize(table.comms[index].members.size());
+    for (size_t at = 0; at < table.comms[index].members.size(); at++)
+      add_ops_of(table.comms[index], index, at, *layout, done);
   }
+  stuck_.resize(ranks);
   for (size_t rank = 0; rank < ranks; rank++) {
-    for (const auto& [handle, stream] : stream_of_[rank]) {
+    for (const auto& [handle, stream] : layout->stream_of[rank]) {
       const auto until = done[rank].find(handle);
       if (until == done[rank].end()) continue;
-      std::vector<Op>& ops = streams_[rank][stream].ops;
+      Stream& ops = layout->streams[rank][stream];
       ops.erase(std::remove_if(ops.begin(), ops.end(), [&](const Op& op) { return op.event <= until->second; }),
                 ops.end());
     }
-    settle(rank);
+    settle(rank, *layout);
+    for (const Stream& stream : layout->streams[rank]) stuck_[rank].push_back(stream.size());
   }
-  for (auto& members : rows_)
+  for (auto& members : layout->rows)
     for (auto& of : members)
       std::stable_sort(of.begin(), of.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  layout_ = std::move(layout);
 }
 
-void Flow::add_ops_of(const Comm& comm, size_t index, size_t at,
-                      std::vector<std::unordered_map<uint64_t, uint64_t>>& done) {
+void Flow::add_ops_of(const Comm& comm, size_t index, size_t at, Layout& layout, Done& done) {
   const Member& member = comm.members[at];
-  members_[member.rank].push_back(&member);
+  layout.members[member.rank].push_back(&member);
   const auto add = [&](const Call& call, Op op) {
-    seen_[member.rank]++;
+    layout.seen[member.rank]++;
     op.event = call.event, op.comm = index, op.member = at, op.group = call.group;
-    const auto [place, is_new] = stream_of_[member.rank].try_emplace(call.stream, streams_[member.rank].size());
-    if (is_new) streams_[member.rank].emplace_back();
-    streams_[member.rank][place->second].ops.push_back(op);
+    std::vector<Stream>& streams = layout.streams[member.rank];
+    const auto [place, is_new] = layout.stream_of[member.rank].try_emplace(call.stream, streams.size());
+    if (is_new) streams.emplace_back();
+    streams[place->second].push_back(op);
   };
   const std::optional<uint64_t>& completed = member.info->coll_completed;
   const uint64_t p2p_done = member.info->p2p_completed.value_or(0) + member.p2p_held;
-  unfinished_[member.rank] += member.launched - std::min(member.launched, completed.value_or(0)) +
-                              member.info->p2p_called - std::min(member.info->p2p_called, p2p_done);
+  layout.unfinished[member.rank] += member.launched - std::min(member.launched, completed.value_or(0)) +
+                                    member.info->p2p_called - std::min(member.info->p2p_called, p2p_done);
   for (const Call* call : member.collectives) {
     if (call->seq >= member.launched) continue;
     if (completed && call->seq < *completed) {
@@ -83,7 +88,7 @@ void Flow::add_ops_of(const Comm& comm, size_t index, size_t at,
   }
   const std::vector<uint64_t> numbers = edge_numbers(member);
   const uint64_t lost =
-      member.info->p2p_called - std::min(member.info->p2p_called, member.p2p.size() + member.p2p_held);
+      member.info->p2p_called - std::min<uint64_t>(member.info->p2p_called, member.p2p.size() + member.p2p_held);
   for (size_t i = 0; i < member.p2p.size(); i++) {
     if (lost + i < member.info->p2p_completed.value_or(0)) continue;
     Op op;
@@ -93,17 +98,16 @@ void Flow::add_ops_of(const Comm& comm, size_t index, size_t at,
 }
 
 // Puts the operations of each stream in order and notes where each one is.
-void Flow::settle(size_t rank) {
-  for (size_t stream = 0; stream < streams_[rank].size(); stream++) {
-    Stream& of = streams_[rank][stream];
-    std::stable_sort(of.ops.begin(), of.ops.end(), [](const Op& a, const Op& b) { return a.event < b.event; });
-    of.stuck = of.ops.size();
-    for (size_t at = 0; at < of.ops.size(); at++) {
-      const Op& op = of.ops[at];
+void Flow::settle(size_t rank, Layout& layout) {
+  for (size_t stream = 0; stream < layout.streams[rank].size(); stream++) {
+    Stream& of = layout.streams[rank][stream];
+    std::stable_sort(of.begin(), of.end(), [](const Op& a, const Op& b) { return a.event < b.event; });
+    for (size_t at = 0; at < of.size(); at++) {
+      const Op& op = of[at];
       if (op.message) {
-        messages_[op.edge][op.number].push_back({rank, stream, at});
+        layout.messages[op.edge][op.number].push_back({rank, stream, at});
       } else {
-        rows_[op.comm][op.member].emplace_back(op.seq, Place{rank, stream, at});
+        layout.rows[op.comm][op.member].emplace_back(op.seq, Place{rank, stream, at});
       }
     }
   }
@@ -112,7 +116,7 @@ void Flow::settle(size_t rank) {
 void Flow::lower_row(size_t comm, uint64_t seq) {
   if (seq >= floor_[comm]) return;
   floor_[comm] = seq;
-  for (const auto& of : rows_[comm]) {
+  for (const auto& of : layout_->rows[comm]) {
     const auto first = std::lower_bound(of.begin(), of.end(), seq,
                                         [](const auto& row, uint64_t wanted) { return row.first < wanted; });
     if (first != of.end()) todo_.push_back(first->second);
@@ -120,29 +124,29 @@ void Flow::lower_row(size_t comm, uint64_t seq) {
 }
 
 void Flow::lower_edge(const EdgeKey& edge, uint64_t number) {
-  const auto found = messages_.find(edge);
-  if (found == messages_.end()) return;
+  const auto found = layout_->messages.find(edge);
+  if (found == layout_->messages.end()) return;
   const auto halves = found->second.find(number);
   if (halves == found->second.end()) return;
   todo_.insert(todo_.end(), halves->second.begin(), halves->second.end());
 }
 
 void Flow::lower(const Place& place) {
-  Stream& of = streams_[place.rank][place.stream];
-  if (place.at >= of.stuck) return;
+  const Stream& ops = layout_->streams[place.rank][place.stream];
+  size_t& stuck = stuck_[place.rank][place.stream];
+  if (place.at >= stuck) return;
   size_t from = place.at;
   // Messages of one group are one piece of work.
-  while (of.ops[from].message && of.ops[from].group && from > 0 && of.ops[from - 1].group == of.ops[from].group &&
-         of.ops[from - 1].message)
+  while (ops[from].message && ops[from].group && from > 0 && ops[from - 1].group == ops[from].group &&
+         ops[from - 1].message)
     from--;
-  const size_t until = of.stuck;
-  of.stuck = from;
+  const size_t until = stuck;
+  stuck = from;
   for (size_t at = from; at < until; at++) {
-    const Op& op = of.ops[at];
-    if (op.message) {
-      lower_edge(op.edge, op.number);
+    if (ops[at].message) {
+      lower_edge(ops[at].edge, ops[at].number);
     } else {
-      lower_row(op.comm, op.seq);
+      lower_row(ops[at].comm, ops[at].seq);
     }
   }
 }
@@ -185,27 +189,30 @@ void Flow::block_row(size_t comm, uint64_t seq) {
 }
 
 bool Flow::holds(size_t rank) const {
-  return std::any_of(streams_[rank].begin(), streams_[rank].end(),
-                     [](const Stream& stream) { return stream.stuck < stream.ops.size(); });
+  for (size_t stream = 0; stream < stuck_[rank].size(); stream++)
+    if (stuck_[rank][stream] < layout_->streams[rank][stream].size()) return true;
+  return false;
 }
 
 bool Flow::holds_row(size_t comm, uint64_t seq) const { return seq >= floor_[comm]; }
 
 bool Flow::is_clear_before(size_t rank, size_t comm, uint64_t seq) const {
-  if (seen_[rank] < unfinished_[rank]) return false;  // the ring has lost something that may be in front of it
-  for (const Stream& stream : streams_[rank]) {
-    const auto found = std::find_if(stream.ops.begin(), stream.ops.end(),
+  if (layout_->seen[rank] < layout_->unfinished[rank])
+    return false;  // the ring has lost something that may be in front of it
+  for (const Stream& ops : layout_->streams[rank]) {
+    const auto found = std::find_if(ops.begin(), ops.end(),
                                     [&](const Op& op) { return !op.message && op.comm == comm && op.seq == seq; });
-    if (found != stream.ops.end()) return found == stream.ops.begin();
+    if (found != ops.end()) return found == ops.begin();
   }
   return false;
 }
 
 bool Flow::all_completed(size_t rank) const {
   // What is known to have completed was left out.
-  return std::all_of(streams_[rank].begin(), streams_[rank].end(),
-                     [](const Stream& stream) { return stream.ops.empty(); }) &&
-         std::all_of(members_[rank].begin(), members_[rank].end(), [](const Member* member) {
+  const std::vector<Stream>& streams = layout_->streams[rank];
+  const std::vector<const Member*>& members = layout_->members[rank];
+  return std::all_of(streams.begin(), streams.end(), [](const Stream& ops) { return ops.empty(); }) &&
+         std::all_of(members.begin(), members.end(), [](const Member* member) {
            const trace::CommInfo& info = *member->info;
            return info.coll_completed.value_or(0) >= member->launched &&
                   info.p2p_completed.value_or(0) + member->p2p_held >= info.p2p_called;
@@ -213,12 +220,12 @@ bool Flow::all_completed(size_t rank) const {
 }
 
 std::vector<std::vector<std::pair<size_t, uint64_t>>> Flow::in_line(size_t rank, size_t most) const {
-  const bool known = std::all_of(members_[rank].begin(), members_[rank].end(),
+  const bool known = std::all_of(layout_->members[rank].begin(), layout_->members[rank].end(),
                                  [](const Member* member) { return member->info->coll_completed.has_value(); });
   std::vector<std::vector<std::pair<size_t, uint64_t>>> lines;
-  for (const Stream& stream : streams_[rank]) {
+  for (const Stream& ops : layout_->streams[rank]) {
     std::vector<std::pair<size_t, uint64_t>>& line = lines.emplace_back();
-    for (const Op& op : stream.ops)
+    for (const Op& op : ops)
       if (!op.message) line.emplace_back(op.comm, op.seq);
     if (line.size() <= most) continue;
     if (known) {

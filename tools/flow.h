@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <tuple>
 #include <unordered_map>
 #include <vector>
@@ -61,28 +62,32 @@ class Flow {
     uint64_t number = 0;  // on the edge
     uint32_t group = 0;
   };
-  struct Stream {
-    std::vector<Op> ops;  // in order
-    size_t stuck = 0;     // from here on
-  };
+  using Stream = std::vector<Op>;  // in order
   struct Place {
     size_t rank = 0, stream = 0, at = 0;
   };
-  void add_ops_of(const Comm& comm, size_t index, size_t at, std::vector<std::unordered_map<uint64_t, uint64_t>>& done);
-  void settle(size_t rank);
+  // Where everything is; made once and shared by all copies.
+  struct Layout {
+    std::vector<std::vector<Stream>> streams;                     // by rank
+    std::vector<std::unordered_map<uint64_t, size_t>> stream_of;  // by rank: handle -> index
+    std::vector<std::vector<const Member*>> members;              // by rank
+    std::vector<std::vector<std::vector<std::pair<uint64_t, Place>>>>
+        rows;  // by communicator and member: ascending seq
+    std::map<EdgeKey, std::map<uint64_t, std::vector<Place>>> messages;
+    std::vector<uint64_t> unfinished, seen;  // by rank: operations not known to have completed, and those on record
+  };
+  using Done = std::vector<std::unordered_map<uint64_t, uint64_t>>;  // by rank: stream -> newest event completed
+  static void add_ops_of(const Comm& comm, size_t index, size_t at, Layout& layout, Done& done);
+  static void settle(size_t rank, Layout& layout);
   void lower(const Place& place);
   void lower_row(size_t comm, uint64_t seq);
   void lower_edge(const EdgeKey& edge, uint64_t number);
   void drain();
 
   const Evidence& evidence_;
-  std::vector<std::vector<Stream>> streams_;                                // by rank
-  std::vector<std::unordered_map<uint64_t, size_t>> stream_of_;             // by rank: handle -> index
-  std::vector<std::vector<const Member*>> members_;                         // by rank
-  std::vector<std::vector<std::vector<std::pair<uint64_t, Place>>>> rows_;  // by communicator and member: ascending seq
-  std::map<EdgeKey, std::map<uint64_t, std::vector<Place>>> messages_;
-  std::vector<uint64_t> unfinished_, seen_;  // by rank: operations not known to have completed, and those on record
-  std::vector<uint64_t> floor_;              // by communicator: rows from here on are stuck
+  std::shared_ptr<const Layout> layout_;
+  std::vector<std::vector<size_t>> stuck_;  // by rank and stream: from here on
+  std::vector<uint64_t> floor_;             // by communicator: rows from here on are stuck
   std::vector<Place> todo_;
 };
 
