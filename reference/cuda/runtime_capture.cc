@@ -2,6 +2,7 @@
 //
 // The runtime's capture functions. What they do is in capture.h.
 
+#include <cstring>
 #include <memory>
 #include <vector>
 
@@ -87,8 +88,10 @@ cudaError_t lockstep_host_cudaStreamUpdateCaptureDependencies(cudaStream_t handl
 
 cudaError_t lockstep_host_cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
   if (const cudaError_t e = lockstep_host_sticky_error()) return e;
-  if (mode == nullptr || *mode < cudaStreamCaptureModeGlobal || *mode > cudaStreamCaptureModeRelaxed)
-    return cudaErrorInvalidValue;
-  *mode = exchange_capture_mode(*mode);
+  if (mode == nullptr) return cudaErrorInvalidValue;
+  int wanted = 0;  // looked at as a number, since it may be none of the enum's
+  std::memcpy(&wanted, mode, sizeof wanted);
+  if (wanted < cudaStreamCaptureModeGlobal || wanted > cudaStreamCaptureModeRelaxed) return cudaErrorInvalidValue;
+  *mode = exchange_capture_mode(static_cast<cudaStreamCaptureMode>(wanted));
   return cudaSuccess;
 }
