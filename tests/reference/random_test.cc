@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 //
 // Random legal programs against a sequential oracle; see random_program.h. Each rank draws streams of its own for the
-// operations, some of which it captures into graphs, and moments at which it waits or sleeps; whatever runs too early, too late, or over another's data shows
-// as a wrong byte.
+// operations, some of which it captures and launches as graphs, and moments at which it waits or sleeps; whatever runs
+// too early, too late, or over another's data shows as a wrong byte.
 //
 // LOCKSTEP_TEST_SEEDS=N runs N programs a case, LOCKSTEP_TEST_SEED=S the one of a failure.
 
