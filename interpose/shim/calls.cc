@@ -15,6 +15,7 @@
 
 #include "interpose/shim/clock.h"
 #include "interpose/shim/comms.h"
+#include "interpose/shim/digests.h"
 #include "interpose/shim/driver.h"
 #include "interpose/shim/lifecycle.h"
 #include "interpose/shim/recorder.h"
@@ -49,39 +50,35 @@ bool in_place(Fn fn, const CallArgs& args, const Comm* comm) {
   }
 }
 
+// Under the communicator's lock, as all that changes its numbers.
 void take_numbers(Call& call, Fn fn, FunctionKind kind, const CallArgs& args, BeginFields& f) {
-  if (!call.comm) return;
   trace::CommSlot& slot = *call.comm->slot;
   if (kind == FunctionKind::collective) {
     if (call.zero) return;
     call.called = &slot.coll_called;
     call.returned = &slot.coll_returned;
-    f.seq = slot.coll_called.fetch_add(1, std::memory_order_relaxed);
+    f.seq = add_to(slot.coll_called, 1);
   } else if (kind == FunctionKind::p2p) {
     call.called = &slot.p2p_called;
     call.returned = &slot.p2p_returned;
-    slot.p2p_called.fetch_add(1, std::memory_order_relaxed);
+    add_to(slot.p2p_called, 1);
     call.edge = edge_counter(*call.comm, args.peer, fn == Fn::Send);
-    if (call.edge) f.seq = call.edge->fetch_add(1, std::memory_order_relaxed);
+    if (call.edge) f.seq = add_to(*call.edge, 1);
   }
 }
 
-// What the communicator remembers outside the ring. Only operations: a lifecycle call shows in its state. A slot that
-// another thread is still writing, put aside for eight calls, is left to it: this call then has its record in the ring only.
+// What the communicator remembers outside the ring. Only operations: a lifecycle call shows in its state. Under the lock.
 void summarise(Call& call, const BeginFields& f) {
   trace::CommSlot& slot = *call.comm->slot;
-  const uint64_t number = slot.recent_next.fetch_add(1, std::memory_order_relaxed);
-  trace::CallSummary& s = slot.recent[number % trace::kRecentCalls];
-  uint64_t old = s.event.load(std::memory_order_relaxed);
-  if ((old & trace::kBusy) ||
-      !s.event.compare_exchange_strong(old, (call.begin + 1) | trace::kBusy, std::memory_order_acq_rel))
-    return;
+  trace::CallSummary& s = slot.recent[add_to(slot.recent_next, 1) % trace::kRecentCalls];
+  s.event.store((call.begin + 1) | trace::kBusy, std::memory_order_relaxed);
+  trace::keep_store_order();
   s.seq = f.seq;
   s.stamp = f.stamp;
   s.count = f.count;
   s.fn = f.fn;
   s.dtype = f.dtype;
-  s.flags = static_cast<uint8_t>(f.flags);
+  __atomic_store_n(&s.flags, static_cast<uint8_t>(f.flags), __ATOMIC_RELAXED);
   s.redop = f.redop;
   s.peer = f.peer;
   s.native_stack = f.native_stack;
@@ -109,7 +106,7 @@ Comm* comm_of_group(const ThreadState& thread) {
 }
 
 void begin_group_call(Call& call, Fn fn, ThreadState& thread, BeginFields& f) {
-  f.flags = 0;
+  f.flags &= trace::kTold;
   if (fn == Fn::GroupStart) {
     if (thread.group_depth == 0) thread.group = recorder.groups.fetch_add(1, std::memory_order_relaxed) + 1;
     f.group_depth = static_cast<uint8_t>(thread.group_depth < 255 ? thread.group_depth + 1 : 255);
@@ -121,10 +118,8 @@ void begin_group_call(Call& call, Fn fn, ThreadState& thread, BeginFields& f) {
   }
 }
 
-void write(Call& call, ThreadState& thread, FunctionKind kind, const BeginFields& f) {
-  trace::Record* record = trace::reserve(recorder.trace, call.begin);
-  if (call.comm && enqueues(kind)) summarise(call, f);
-  trace::write_begin(record, call.begin, f);
+void write(const Call& call, ThreadState& thread, const BeginFields& f) {
+  trace::write_begin(call.record, call.begin, f);
   if (thread.slot) {
     thread.slot->open_stamp.store(f.stamp, std::memory_order_relaxed);
     thread.slot->open_call.store(call.begin + 1, std::memory_order_release);
@@ -133,7 +128,7 @@ void write(Call& call, ThreadState& thread, FunctionKind kind, const BeginFields
 }
 
 void give_back(std::atomic<uint64_t>* counter) {
-  if (counter) counter->fetch_sub(1, std::memory_order_relaxed);
+  if (counter) add_to(*counter, UINT64_MAX);
 }
 
 bool failed(ncclResult_t result) { return result != ncclSuccess && result != ncclInProgress; }
@@ -153,6 +148,8 @@ void note_stream(Call& call, const CallArgs& args, BeginFields& f) {
 
 // The group acts as posted on the streams of its members, all at once: one probe a communicator watches them all.
 void watch_group(ThreadState& thread) {
+  for (uint32_t i = 0; i < thread.member_count; i++)
+    if (thread.members[i].digested) digest_input(thread.members[i].digest);
   constexpr unsigned kMost = 8;
   const Comm* watched[kMost];
   unsigned count = 0;
@@ -170,6 +167,7 @@ void watch_group(ThreadState& thread) {
 void group_was_launched(const ThreadState& thread, bool launched) {
   for (uint32_t i = 0; i < thread.member_count; i++) {
     const GroupMember& member = thread.members[i];
+    if (launched && member.digested) digest_output(member.digest);
     if (!member.probe) continue;
     const trace::CommSlot& slot = *member.comm->slot;
     watch_launched(member.probe, handle_of(member.stream), launched, slot.coll_returned.load(std::memory_order_relaxed),
@@ -179,13 +177,20 @@ void group_was_launched(const ThreadState& thread, bool launched) {
 
 void end_operation(Call& call, const CallArgs& args, ThreadState& thread, ncclResult_t result, uint64_t stamp) {
   if (failed(result)) {
-    give_back(call.called);
-    give_back(call.edge);
+    if (call.called) {
+      const HoldNumbers hold(*call.comm);
+      give_back(call.called);
+      give_back(call.edge);
+    }
   } else {
-    if (call.returned) call.returned->fetch_add(1, std::memory_order_relaxed);
+    if (call.returned) {
+      const HoldNumbers hold(*call.comm);
+      add_to(*call.returned, 1);
+    }
     if (thread.group_depth && call.called)
       add_member(thread, {call.comm, call.called, call.returned, call.edge, nullptr, call.begin + 1, args.stream,
-                          call.watchable, nullptr});
+                          call.watchable, nullptr, call.digested, call.digested ? call.digest : DigestJob{}});
+    if (call.digested && thread.group_depth == 0 && result == ncclSuccess) digest_output(call.digest);
     if (call.comm && result == ncclSuccess && thread.group_depth == 0) comm_proved_ready(*call.comm, stamp);
   }
   if (call.probe) {
@@ -212,6 +217,7 @@ void end_group(ThreadState& thread, Fn fn, ncclResult_t result, uint64_t stamp) 
     if (member.new_handle) {
       finish_grouped_init(*member.comm, member.new_handle, fn == Fn::GroupEnd ? result : ncclInvalidUsage, stamp);
     } else if (!launched) {
+      const HoldNumbers hold(*member.comm);
       give_back(member.called);
       give_back(member.returned);
       give_back(member.edge);
@@ -255,6 +261,7 @@ void begin_call(Call& call, Fn fn, FunctionKind kind, const CallArgs& args) {
   call.recorded = false;
   const bool starts = is_init(kind) || fn == Fn::GetUniqueId;
   if (!recording() && !(starts && start_recording())) return;
+  if (!args.front && !recorder.hooked.load(std::memory_order_relaxed)) recorder.hooked.store(1, std::memory_order_relaxed);
   ThreadState& thread = known_thread();
   const uint64_t stamp = stamp_now(recorder.tsc);
   call.depth = thread.depth;
@@ -267,7 +274,7 @@ void begin_call(Call& call, Fn fn, FunctionKind kind, const CallArgs& args) {
   call.summary = nullptr;
   call.called = call.returned = call.edge = nullptr;
   call.probe = nullptr;
-  call.watchable = false;
+  call.watchable = call.digested = false;
 
   BeginFields f;
   f.stamp = stamp;
@@ -285,22 +292,32 @@ void begin_call(Call& call, Fn fn, FunctionKind kind, const CallArgs& args) {
   f.dtype = static_cast<uint8_t>(args.dtype);
   f.group_depth = static_cast<uint8_t>(thread.group_depth < 255 ? thread.group_depth : 255);
   f.flags = static_cast<uint16_t>((in_place(fn, args, call.comm) ? trace::kInPlace : 0) |
-                                  (thread.group_depth ? trace::kInGroup : 0) | (call.zero ? trace::kZeroCount : 0));
+                                  (thread.group_depth ? trace::kInGroup : 0) | (call.zero ? trace::kZeroCount : 0) |
+                                  (args.front ? trace::kTold : 0) | (args.captured ? trace::kCaptured : 0));
   f.group = thread.group_depth ? thread.group : 0;
   f.thread_slot = thread.slot_number;
   fill_marks(thread, f.mark_bits, f.step);
   f.native_stack = capture_stack();
+  call.record = trace::reserve(recorder.trace, thread.cursor, call.begin);
 
   if (enqueues(kind)) {
     thread.comm_calls++;
     if (call.comm) call.comm->slot->last_stream.store(args.stream, std::memory_order_relaxed);
-    if (driver && !call.zero) note_stream(call, args, f);
-    take_numbers(call, fn, kind, args, f);
+    if (driver && !call.zero && !args.front) note_stream(call, args, f);
+    if (call.comm) {
+      const HoldNumbers hold(*call.comm);
+      take_numbers(call, fn, kind, args, f);
+      summarise(call, f);
+    }
   } else if (kind == FunctionKind::group_start || kind == FunctionKind::group_end)
     begin_group_call(call, fn, thread, f);
   else
     begin_lifecycle(call, fn, kind, args, f);
-  write(call, thread, kind, f);
+  write(call, thread, f);
+  if (__builtin_expect(recorder.config.digest[0] != 0, 0) && kind == FunctionKind::collective && !call.zero) {
+    call.digested = describe_digest(call.digest, fn, call, args, f.seq);
+    if (call.digested && thread.group_depth == 0) digest_input(call.digest);
+  }
   if (call.watchable && call.comm && thread.group_depth == 0) call.probe = watch_start(*call.comm, handle_of(args.stream));
   if (fn == Fn::GroupEnd && thread.group_depth == 1 && driver) watch_group(thread);
 }
@@ -322,9 +339,13 @@ void end_call(Call& call, Fn fn, FunctionKind kind, const CallArgs& args, ncclRe
     comm = end_lifecycle(call, fn, kind, args, result, stamp, thread);
   if (!call.comm && args.comm && result == ncclSuccess && !is_init(kind) && kind != FunctionKind::teardown)
     adopt_comm(args.comm, stamp, args.copy);
-  uint64_t sequence;
-  trace::Record* record = trace::reserve(recorder.trace, sequence);
-  trace::write_end(record, sequence, stamp, static_cast<uint16_t>(fn), thread.tid, call.begin, result, comm);
+  if (__builtin_expect(trace::owns(thread.cursor, call.begin), 1)) {
+    trace::end_in_place(call.record, call.begin, stamp, result, comm);
+  } else {
+    uint64_t sequence;
+    trace::Record* record = trace::reserve(recorder.trace, thread.cursor, sequence);
+    trace::write_end(record, sequence, stamp, static_cast<uint16_t>(fn), thread.tid, call.begin, result, comm);
+  }
   if (thread.slot) thread.slot->open_call.store(0, std::memory_order_release);
   recorder.trace.status->last_call_stamp.store(stamp, std::memory_order_relaxed);
   thread.depth = call.depth;

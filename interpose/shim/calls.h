@@ -24,14 +24,19 @@ struct CallArgs {
   const void* out = nullptr;
   const ncclConfig_t* config = nullptr;
   unsigned copy = 0;  // of libnccl that is called
+  bool front = false;     // told by a front end (front.h): the stream may be unknown
+  bool captured = false;  // which says so itself
 };
 
 // What a hook keeps between the two halves.
 struct Call {
   uint64_t begin;                    // sequence of the begin record
+  trace::Record* record;             // where it is, as long as the thread owns its block
   uint32_t epoch;                    // of the recorder; another one at the end means we are now in the child of a fork
   bool recorded;
   bool zero;                         // a collective without elements
+  bool digested;                     // the digests of its buffers are wanted
+  DigestJob digest;
   bool watchable;                    // events may be recorded on its stream
   uint16_t depth;                    // of the thread, to go back to
   struct Probe* probe;               // see states.h; nullptr = not watched

@@ -9,6 +9,8 @@
 #include <sched.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "interpose/abi/nccl.h"
 #include "interpose/shim/clock.h"
@@ -21,6 +23,29 @@ namespace lockstep::shim {
 
 std::atomic<uint32_t> comm_epoch;
 std::atomic<uint32_t> living_comms;
+
+void Hold::wait() { sched_yield(); }
+
+namespace {
+constexpr int kBarrier = 8, kRegisterForBarrier = 16;  // MEMBARRIER_CMD_(REGISTER_)PRIVATE_EXPEDITED
+bool have_barriers;
+}  // namespace
+
+bool prepare_barriers() {
+  have_barriers = syscall(SYS_membarrier, kRegisterForBarrier, 0, 0) == 0;
+  return have_barriers;
+}
+
+void HoldNumbers::lock(Comm& comm) {
+  while (comm.numbering.exchange(1, std::memory_order_acquire) != 0) sched_yield();
+  if (comm.shared.load(std::memory_order_relaxed)) return;
+  const void* nobody = nullptr;
+  if (have_barriers && comm.user.compare_exchange_strong(nobody, &this_thread, std::memory_order_acq_rel)) return;
+  if (comm.user.load(std::memory_order_relaxed) == nullptr) return;  // no barriers: nobody ever goes without the lock
+  comm.shared.store(1, std::memory_order_relaxed);
+  syscall(SYS_membarrier, kBarrier, 0, 0);
+  while (comm.busy.load(std::memory_order_acquire)) sched_yield();
+}
 
 namespace {
 
@@ -39,17 +64,6 @@ constexpr uint64_t kRemoved = 1;
 constinit Entry table[kEntries] = {};
 
 std::atomic<uint32_t> registry;  // guards comms' allocation and the table's writers
-
-class Hold {
- public:
-  explicit Hold(std::atomic<uint32_t>& word) : word_(word) {
-    while (word_.exchange(1, std::memory_order_acquire)) sched_yield();
-  }
-  ~Hold() { word_.store(0, std::memory_order_release); }
-
- private:
-  std::atomic<uint32_t>& word_;
-};
 
 uint32_t place_of(uint64_t handle) { return static_cast<uint32_t>((handle >> 4) * 0x9e3779b97f4a7c15ull >> 52); }
 static_assert(kEntries == 1u << 12);
@@ -73,6 +87,12 @@ bool is_living(uint32_t state) {
     case CommState::revoked: return true;
     default: return false;
   }
+}
+
+void forget_users(Comm& comm) {
+  comm.shared.store(0, std::memory_order_relaxed);
+  comm.busy.store(0, std::memory_order_relaxed);
+  comm.user.store(nullptr, std::memory_order_release);
 }
 
 void drop_edges(Comm& comm) {
@@ -168,6 +188,12 @@ Comm* find_serial(uint32_t serial) {
   return nullptr;
 }
 
+Comm* find_id(uint64_t id) {
+  for (Comm& comm : comms)
+    if (comm.serial != 0 && comm.slot->id == id && is_living(comm.slot->state.load(std::memory_order_relaxed))) return &comm;
+  return nullptr;
+}
+
 Comm* create_comm(const NewComm& spec, uint32_t serial) {
   const Hold hold(registry);
   Comm* comm = take_slot();
@@ -175,6 +201,7 @@ Comm* create_comm(const NewComm& spec, uint32_t serial) {
   comm->slot = &recorder.trace.comms[comm - comms];
   comm->children.store(0, std::memory_order_relaxed);
   comm->asked = 0;
+  forget_users(*comm);
   comm->copy = spec.copy;
   fill(*comm->slot, spec, this_thread.tid);
   comm->serial = serial;
@@ -267,6 +294,8 @@ void forget_comms() {
     comm.serial = 0;
     comm.edges.store(nullptr, std::memory_order_relaxed);  // the mapping stays: pages shared with the parent
     comm.marking.store(0, std::memory_order_relaxed);
+    comm.numbering.store(0, std::memory_order_relaxed);
+    forget_users(comm);
     comm.probes.store(nullptr, std::memory_order_relaxed);
   }
   for (Entry& entry : table) {

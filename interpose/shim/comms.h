@@ -26,7 +26,57 @@ struct Comm {
   std::atomic<struct ProbeRing*> probes;  // see states.h; nullptr until the first operation that is watched
   uint32_t asked;                    // NCCL was asked for rank, size and device
   std::atomic<uint32_t> marking;     // held, yielding, while the name is written
+  // Guards the numbers; see HoldNumbers.
+  std::atomic<uint32_t> numbering;   // held, yielding
+  std::atomic<uint32_t> shared;      // 1 = more than one thread calls on it
+  std::atomic<uint32_t> busy;        // its one thread is at the numbers
+  std::atomic<const void*> user;     // its one thread; nullptr = nobody yet
 };
+
+// A lock that is held for a few stores. The thread in it may be put aside: then others yield.
+class Hold {
+ public:
+  explicit Hold(std::atomic<uint32_t>& word) : word_(word) {
+    while (__builtin_expect(word_.exchange(1, std::memory_order_acquire) != 0, 0)) wait();
+  }
+  ~Hold() { word_.store(0, std::memory_order_release); }
+
+ private:
+  static void wait();
+  std::atomic<uint32_t>& word_;
+};
+
+// The lock of a communicator's numbers. Most communicators are called on by one thread for all their life: that thread says
+// that it is at the numbers by a plain store and looks whether somebody else has come. A second thread, when it comes for
+// the first time, says so, makes the kernel run a barrier on all processors (membarrier), waits until the first is done,
+// and from then on all take the lock. Where the kernel has no membarrier all take it always.
+class HoldNumbers {
+ public:
+  explicit HoldNumbers(Comm& comm) : comm_(comm) {
+    if (__builtin_expect(comm.user.load(std::memory_order_relaxed) == &this_thread, 1)) {
+      comm.busy.store(1, std::memory_order_relaxed);
+      std::atomic_signal_fence(std::memory_order_seq_cst);
+      if (__builtin_expect(comm.shared.load(std::memory_order_relaxed) == 0, 1)) return;
+      comm.busy.store(0, std::memory_order_release);
+    }
+    locked_ = true;
+    lock(comm);
+  }
+  ~HoldNumbers() { (locked_ ? comm_.numbering : comm_.busy).store(0, std::memory_order_release); }
+
+ private:
+  static void lock(Comm& comm);
+  Comm& comm_;
+  bool locked_ = false;
+};
+bool prepare_barriers();  // once, when recording starts
+
+// A counter that is only changed under a lock: readers outside see whole values, and changing it costs no locked instruction.
+inline uint64_t add_to(std::atomic<uint64_t>& counter, uint64_t by) {
+  const uint64_t old = counter.load(std::memory_order_relaxed);
+  counter.store(old + by, std::memory_order_relaxed);
+  return old;
+}
 
 struct NewComm {
   uint64_t id = 0;
@@ -52,6 +102,7 @@ inline Comm* find_comm(uint64_t handle, ThreadState& thread) {
 Comm* create_comm(const NewComm& spec, uint32_t serial);  // nullptr when no slot is left, which is counted
 uint32_t next_serials(uint32_t count);                    // the first of them
 Comm* find_serial(uint32_t serial);                       // slow
+Comm* find_id(uint64_t id);                               // slow: a living one
 void set_id(Comm& comm, uint64_t id);                     // for ncclCommInitAll, which learns it late
 void add_handle(Comm& comm, uint64_t handle);
 void remove_handle(uint64_t handle);

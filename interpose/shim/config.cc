@@ -15,21 +15,9 @@
 #include "interpose/shim/report.h"
 #include "interpose/shim/text.h"
 #include "interpose/trace/format.h"
+#include "interpose/trace/writer.h"
 
 namespace lockstep::shim {
-
-const Setting kSettings[] = {
-    {"LOCKSTEP", "1", "0 makes the preloaded library inert"},
-    {"LOCKSTEP_DIR", "./lockstep-traces/<run>", "folder for the trace files of all processes of a run"},
-    {"LOCKSTEP_HANG_SECONDS", "60", "an operation or a silence this long makes a rank ask all ranks for a snapshot; 0 = never"},
-    {"LOCKSTEP_MODE", "ring", "ring keeps the newest events"},
-    {"LOCKSTEP_RING_MB", "64", "most disk the events of one process may take, 1 to 65536; plus 17 for all else"},
-    {"LOCKSTEP_STACKS", "1", "0 records calls without their native stacks"},
-    {"LOCKSTEP_STATES", "1", "0 does not watch on the stream whether operations have started and completed"},
-    {"LOCKSTEP_SUPERVISOR", "", "pid of the supervisor; set by `lockstep run`"},
-    {"LOCKSTEP_RUN_ID", "", "name of the run, equal in all its processes; else taken from the launcher"},
-};
-const unsigned kSettingCount = sizeof kSettings / sizeof kSettings[0];
 
 namespace {
 
@@ -63,6 +51,10 @@ uint64_t number_or(const char* name, uint64_t standard, uint64_t least, uint64_t
   if (strlen(text) < 12 && parse_number(at, n) && *at == '\0' && n >= least && n <= most) return n;
   complain(name, text, expected);
   return standard;
+}
+
+uint64_t megabytes(const char* name, uint64_t standard) {
+  return number_or(name, standard, 1, 65536, "a number of megabytes from 1 to 65536") << 20;
 }
 
 // What ranks of one run have in common when nobody names it: the process that started them.
@@ -113,8 +105,7 @@ bool disabled() {
 Config read_config() {
   Config config = {};
   config.folder = value_of("LOCKSTEP_DIR");
-  config.ring_bytes =
-      number_or("LOCKSTEP_RING_MB", trace::kDefaultRingBytes >> 20, 1, 65536, "a number of megabytes from 1 to 65536") << 20;
+  config.ring_bytes = megabytes("LOCKSTEP_RING_MB", trace::kDefaultRingBytes >> 20);
   config.hang_ms = 60000;
   if (const char* text = value_of("LOCKSTEP_HANG_SECONDS")) {
     uint64_t ms;
@@ -125,8 +116,16 @@ Config read_config() {
   }
   config.stacks = number_or("LOCKSTEP_STACKS", 1, 0, 1, "0 or 1") != 0;
   config.states = number_or("LOCKSTEP_STATES", 1, 0, 1, "0 or 1") != 0;
-  if (const char* mode = value_of("LOCKSTEP_MODE"))
-    if (strcmp(mode, "ring") != 0) complain("LOCKSTEP_MODE", mode, "ring");
+  if (const char* mode = value_of("LOCKSTEP_MODE")) {
+    config.full_mode = strcmp(mode, "full") == 0;
+    if (!config.full_mode && strcmp(mode, "ring") != 0) complain("LOCKSTEP_MODE", mode, "ring or full");
+  }
+  if (config.full_mode) config.ring_bytes = megabytes("LOCKSTEP_FULL_MB", 4096);
+  if (const char* digest = value_of("LOCKSTEP_DIGEST"))
+    trace::put_text(config.digest, sizeof config.digest, digest, strlen(digest));
+  if (const char* phases = value_of("LOCKSTEP_NVTX_PHASES"))
+    trace::put_text(config.nvtx_phases, sizeof config.nvtx_phases, phases, strlen(phases));
+  config.digest_bytes = megabytes("LOCKSTEP_DIGEST_MB", 64);
   config.supervisor = static_cast<int32_t>(number_or("LOCKSTEP_SUPERVISOR", 0, 0, 1u << 30, "a process id"));
   name_run(config.run_id, sizeof config.run_id);
   return config;

@@ -1,21 +1,12 @@
 // SPDX-License-Identifier: MIT
 //
-// The shim's settings: one table with name, default and meaning, so that documentation, help and code cannot disagree.
-// All come from the environment and are read once, when recording starts.
+// The shim's settings as read from the environment, once, when recording starts. Their table is in settings.h.
 
 #pragma once
 
 #include <cstdint>
 
 namespace lockstep::shim {
-
-struct Setting {
-  const char* name;
-  const char* standard;
-  const char* meaning;
-};
-extern const Setting kSettings[];
-extern const unsigned kSettingCount;
 
 struct Config {
   const char* folder;      // as given; nullptr = the default one
@@ -24,6 +15,9 @@ struct Config {
   bool stacks;
   bool states;
   bool full_mode;
+  char digest[256];        // as given; empty or "0" = none
+  char nvtx_phases[256];   // as given
+  uint64_t digest_bytes;   // of the largest buffer that is digested
   int32_t supervisor;      // pid; 0 = none
   char run_id[96];
 };

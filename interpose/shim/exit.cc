@@ -6,6 +6,7 @@
 
 #include "interpose/shim/exit.h"
 
+#include <dlfcn.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -15,6 +16,7 @@
 
 #include "interpose/shim/clock.h"
 #include "interpose/shim/proc.h"
+#include "interpose/shim/real.h"
 #include "interpose/shim/recorder.h"
 
 namespace lockstep::shim {
@@ -23,7 +25,8 @@ namespace {
 constexpr int kFatal[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTERM};
 
 void note(trace::ExitKind kind, int code) {
-  if (!recording()) return;
+  // The child of a vfork runs in our memory, and ends itself when its exec failed.
+  if (!recording() || recorder.trace.header->pid != getpid()) return;
   trace::ExitRecord& exit = recorder.trace.status->exit;
   if (exit.kind.load(std::memory_order_relaxed) == static_cast<uint32_t>(trace::ExitKind::fatal_signal)) return;
   exit.code = code;
@@ -71,3 +74,22 @@ void watch_exits() {
 }
 
 }  // namespace lockstep::shim
+
+// Ways to end that run no exit handler. Without a note a clean end would look like a SIGKILL.
+namespace {
+
+using End = void (*)(int);
+
+[[noreturn]] void end_by(const char* name, int status) {
+  lockstep::shim::note(lockstep::trace::ExitKind::exit, status);
+  if (const auto real = reinterpret_cast<End>(lockstep::shim::find_symbol(RTLD_NEXT, name))) real(status);
+  for (;;) syscall(SYS_exit_group, status);
+}
+
+}  // namespace
+
+extern "C" {
+__attribute__((visibility("default"))) void _exit(int status) { end_by("_exit", status); }
+__attribute__((visibility("default"))) void _Exit(int status) noexcept { end_by("_Exit", status); }
+__attribute__((visibility("default"))) void quick_exit(int status) noexcept { end_by("quick_exit", status); }
+}

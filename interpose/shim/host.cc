@@ -55,6 +55,7 @@ bool passes_unseen(const void* return_address) {
 // What the hook keeps while the real function runs.
 struct HostCall {
   uint64_t begin;
+  trace::Record* record;
   uint32_t epoch;
 };
 
@@ -73,8 +74,8 @@ void begin_host(HostCall& call, const abi::HostFunction& function, const HostArg
   f.comm_calls = thread.comm_calls;
   f.thread_slot = thread.slot_number;
   fill_marks(thread, f.mark_bits, f.step);
-  trace::Record* record = trace::reserve(recorder.trace, call.begin);
-  trace::write_host_begin(record, call.begin, f);
+  call.record = trace::reserve(recorder.trace, thread.cursor, call.begin);
+  trace::write_host_begin(call.record, call.begin, f);
   trace::Status& status = *recorder.trace.status;
   if (function.kind == HostKind::graph) status.graph_launches.fetch_add(1, std::memory_order_relaxed);
   if (function.kind == HostKind::order) return;
@@ -89,10 +90,15 @@ void begin_host(HostCall& call, const abi::HostFunction& function, const HostArg
 
 void end_host(const HostCall& call, const abi::HostFunction& function, int result) {
   if (call.epoch != recorder.epoch.load(std::memory_order_relaxed)) return;  // forked in between
-  const ThreadState& thread = this_thread;
-  uint64_t sequence;
-  trace::Record* record = trace::reserve(recorder.trace, sequence);
-  trace::write_host_end(record, sequence, stamp_now(recorder.tsc), function.id, thread.tid, call.begin, result);
+  ThreadState& thread = this_thread;
+  const uint64_t stamp = stamp_now(recorder.tsc);
+  if (trace::owns(thread.cursor, call.begin)) {
+    trace::end_in_place(call.record, call.begin, stamp, result, 0);
+  } else {
+    uint64_t sequence;
+    trace::Record* record = trace::reserve(recorder.trace, thread.cursor, sequence);
+    trace::write_host_end(record, sequence, stamp, function.id, thread.tid, call.begin, result);
+  }
   if (thread.slot) thread.slot->open_wait.store(0, std::memory_order_release);
 }
 

@@ -112,7 +112,7 @@ void describe_process(trace::FileHeader& header, const Config& config, bool tsc)
   header.restart_count = static_cast<uint32_t>(torch > 0 ? torch : slurm > 0 ? slurm : 0);
   header.supervisor_pid = config.supervisor;
   header.clock_source = tsc ? trace::ClockSource::tsc : trace::ClockSource::monotonic_ns;
-  header.mode = trace::TraceMode::ring;
+  header.mode = config.full_mode ? trace::TraceMode::full : trace::TraceMode::ring;
   header.hang_ms = config.hang_ms;
   header.nccl_version = nccl_version();
   const char* path = nccl_path();

@@ -161,7 +161,8 @@ uint32_t end_init(Call& call, Fn fn, const CallArgs& args, ncclResult_t result, 
   } else {
     // In a group the init happens at ncclGroupEnd. NCCL may have given out the handle already.
     if (handle && handle != call.old_handle) add_handle(*call.made, handle);
-    add_member(thread, {call.made, nullptr, nullptr, nullptr, reinterpret_cast<void**>(args.new_comm), call.begin + 1, 0, false, nullptr});
+    add_member(thread, {call.made, nullptr, nullptr, nullptr, reinterpret_cast<void**>(args.new_comm), call.begin + 1, 0,
+                        false, nullptr, false, {}});
   }
   return call.made->serial;
 }
@@ -211,7 +212,7 @@ void go_blind(Comm* comm, uint32_t bit, const char* what) {
   if ((comm ? before : all) & bit) return;
   ThreadState& thread = known_thread();
   uint64_t sequence;
-  trace::Record* record = trace::reserve(recorder.trace, sequence);
+  trace::Record* record = trace::reserve(recorder.trace, thread.cursor, sequence);
   trace::write_mark(record, sequence, stamp_now(recorder.tsc), trace::kMarkBlind, thread.tid, comm ? comm->serial : 0,
                     thread.slot_number, what, strlen(what));
 }

@@ -11,6 +11,7 @@
 
 #include "interpose/shim/clock.h"
 #include "interpose/shim/comms.h"
+#include "interpose/shim/marks.h"
 #include "interpose/shim/recorder.h"
 #include "interpose/shim/thread.h"
 
@@ -36,6 +37,8 @@ void update(trace::Marks& marks, uint32_t kind, uint64_t value, const char* text
 
 bool is_kept(uint32_t kind) { return kind >= trace::kMarkStep && kind <= trace::kMarkSample; }
 
+}  // namespace
+
 void mark(uint32_t kind, uint64_t value, const char* text) {
   ThreadState& thread = this_thread;
   if (kind == trace::kMarkStep) {  // known to the thread even before there is a trace
@@ -52,12 +55,11 @@ void mark(uint32_t kind, uint64_t value, const char* text) {
   if (kind == trace::kMarkCommName && text)
     if (Comm* comm = find_comm(value, thread)) name_comm(*comm, text, length);
   uint64_t sequence;
-  trace::Record* record = trace::reserve(recorder.trace, sequence);
+  trace::Record* record = trace::reserve(recorder.trace, this_thread.cursor, sequence);
   trace::write_mark(record, sequence, stamp_now(recorder.tsc), static_cast<uint16_t>(kind), thread.tid, value,
                     thread.slot_number, text, length);
 }
 
-}  // namespace
 }  // namespace lockstep::shim
 
 extern "C" __attribute__((visibility("default"))) void lockstep_mark_v1(int kind, uint64_t value, const char* text) {

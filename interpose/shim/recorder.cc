@@ -63,6 +63,7 @@ bool start() {
   recorder.tsc = tsc_is_steady();
   const trace::ClockPair first = clocks_now();
   recorder.config = read_config();
+  prepare_barriers();
   const Config& config = recorder.config;
 
   char folder[400];

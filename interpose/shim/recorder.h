@@ -25,6 +25,7 @@ struct Recorder {
   std::atomic<Recording> state;
   std::atomic<uint32_t> epoch;   // counts forks this process descends from, so that what belongs to the parent is told
   bool tsc;
+  std::atomic<uint32_t> hooked;  // a hook has recorded a call: front ends stay silent
   std::atomic<uint32_t> groups;  // outermost groups begun
   trace::Trace trace;
   Config config;

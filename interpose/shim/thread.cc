@@ -22,6 +22,32 @@ pthread_key_t exit_key;
 bool have_key;
 std::atomic<uint32_t> next_hint;
 
+// Rests of blocks that threads left behind, for the next ones: else ten thousand short threads would fill the ring with
+// nothing. A thread takes one before its first record only, so that its own numbers always grow.
+constexpr unsigned kSpares = 64;
+trace::Cursor spares[kSpares];
+unsigned spare_count;
+std::atomic<uint32_t> spare_lock;
+
+bool try_spares() { return spare_lock.exchange(1, std::memory_order_acquire) == 0; }  // never waits: a spare is no need
+
+void leave_block(trace::Cursor& cursor) {
+  if (cursor.next != cursor.end && try_spares()) {
+    if (spare_count < kSpares) {
+      spares[spare_count++] = cursor;
+      cursor = {};
+    }
+    spare_lock.store(0, std::memory_order_release);
+  }
+  trace::give_block_back(recorder.trace, cursor);
+}
+
+void find_block(trace::Cursor& cursor) {
+  if (!try_spares()) return;
+  if (spare_count > 0) cursor = spares[--spare_count];
+  spare_lock.store(0, std::memory_order_release);
+}
+
 void free_slot(trace::ThreadSlot& slot) {
   slot.open_wait.store(0, std::memory_order_relaxed);
   slot.open_call.store(0, std::memory_order_relaxed);
@@ -32,8 +58,14 @@ void free_slot(trace::ThreadSlot& slot) {
 // A thread may call NCCL again from a later destructor; it is then registered anew, and this runs again.
 void leave(void* state) {
   auto& thread = *static_cast<ThreadState*>(state);
-  if (thread.epoch == recorder.epoch.load(std::memory_order_relaxed) + 1 && thread.slot) free_slot(*thread.slot);
+  if (thread.epoch == recorder.epoch.load(std::memory_order_relaxed) + 1) {
+    if (thread.slot) free_slot(*thread.slot);
+    leave_block(thread.cursor);
+  }
+  thread.cursor = {};
   if (thread.members) munmap(thread.members, thread.member_room * sizeof(GroupMember));
+  if (thread.front) munmap(thread.front, thread.front_size);
+  thread.front = nullptr;
   thread.members = nullptr;
   thread.member_count = thread.member_room = 0;
   thread.slot = nullptr;
@@ -77,6 +109,9 @@ void register_thread(ThreadState& thread) {
   thread.cached_handle = 0;
   thread.cached_comm = nullptr;
   thread.member_count = 0;
+  thread.cursor = {};
+  if (thread.registered != recorder.epoch.load(std::memory_order_relaxed) + 1) find_block(thread.cursor);
+  thread.registered = recorder.epoch.load(std::memory_order_relaxed) + 1;
   thread.epoch = recorder.epoch.load(std::memory_order_relaxed) + 1;
   pthread_setspecific(exit_key, &thread);
 }
@@ -87,6 +122,8 @@ bool start_threads() {
 }
 
 void forget_threads() {
+  spare_count = 0;
+  spare_lock.store(0, std::memory_order_relaxed);
   // Only the thread that forked lives on. Its group is NCCL's state, not ours, and was inherited with it.
   this_thread.epoch = 0;
   this_thread.slot = nullptr;

@@ -8,7 +8,9 @@
 
 #include <cstdint>
 
+#include "interpose/shim/digest_job.h"
 #include "interpose/trace/format.h"
+#include "interpose/trace/writer.h"
 
 namespace lockstep::shim {
 
@@ -25,6 +27,8 @@ struct GroupMember {
   uint64_t stream;                  // of an operation
   bool watchable;                   // its stream is not capturing
   struct Probe* probe;              // of the first member on its communicator: see states.h
+  bool digested;                    // the digests of its buffers are wanted
+  DigestJob digest;
 };
 
 // A hooked call inside another is passed on unrecorded, but for NCCL called while the thread waits in a host call: a signal
@@ -49,6 +53,10 @@ struct ThreadState {
   GroupMember* members;      // mapped, grows
   uint32_t member_count, member_room;
   uint64_t comm_calls;       // NCCL operations it made
+  trace::Cursor cursor;      // where it writes
+  void* front;               // FrontState, mapped
+  size_t front_size;
+  uint32_t registered;       // as epoch, but kept when the thread is leaving: it was here before
 };
 extern __thread ThreadState this_thread __attribute__((tls_model("initial-exec")));
 

@@ -25,11 +25,14 @@
 //
 // Torn writes. A Record is complete when `commit` holds its sequence number plus one, stored last with release order,
 // and `check` fits; anything else is a torn or overwritten record and is skipped and counted. While it is being written
-// `commit` also has kBusy: a writer that finds its slot busy, or taken by a newer record because it slept through a whole
-// lap, leaves it alone and takes a new number, so that a thread that was not running never spoils another's record.
-// Numbers given up so are counted in ring_skipped. An arena record is complete
+// `commit` also has kBusy. A thread takes kBlockSlots neighbouring numbers at a time and is the only one to write in
+// their slots; a block still held by somebody who slept through a whole lap is left alone, so that a thread that was not
+// running never spoils another's record. Numbers given up so are counted in ring_skipped. An arena record is complete
 // when `state` is kArenaCommitted. Blocks that are rewritten in place carry a Seqlock word: odd while being written.
 // A reader copies, then compares the word before and after.
+//
+// The end of a call is stored into its begin record: result first, then the stamp, two whole words that `check` does not
+// cover. Only while the thread still owns the block; else (it made other records in between) as a record of its own.
 //
 // Versions. `version_major` changes when an old reader would misread a new file: it must refuse. `version_minor` changes
 // when fields were added in reserved space, areas, arena kinds or record kinds: an old reader skips what it does not know.
@@ -44,8 +47,9 @@
 namespace lockstep::trace {
 
 inline constexpr char kMagic[8] = {'L', 'S', 'T', 'R', 'A', 'C', 'E', '\0'};
-inline constexpr uint16_t kVersionMajor = 1;
-inline constexpr uint16_t kVersionMinor = 1;
+inline constexpr uint16_t kVersionMajor = 2;
+inline constexpr uint16_t kVersionMinor = 0;
+inline constexpr uint16_t kOldestMajor = 1;  // what the reader still reads
 inline constexpr uint64_t kByteOrderMark = 0x0102030405060708ull;
 inline constexpr char kFileSuffix[] = ".lstrace";
 inline constexpr char kUnfinishedSuffix[] = ".lstrace.tmp";  // until the header is whole
@@ -55,6 +59,7 @@ inline constexpr uint64_t kSegmentBytes = 1u << 20;       // the ring grows by t
 inline constexpr uint64_t kArenaStepBytes = 256u << 10;   // the arena grows by this much
 inline constexpr uint64_t kDefaultRingBytes = 64u << 20;  // cap of the ring
 inline constexpr uint64_t kArenaBytes = 16u << 20;        // cap of the arena
+inline constexpr uint64_t kBlockSlots = 16;               // records a thread reserves at a time
 inline constexpr uint32_t kThreadSlots = 512;
 inline constexpr uint32_t kCommSlots = 1024;
 
@@ -162,7 +167,7 @@ struct Status {
   std::atomic<uint64_t> ring_next;         // any: next sequence number to hand out
   std::atomic<uint64_t> ring_slots;        // process: slots in use for wrapping; shrinks for good when the disk is full
   std::atomic<uint64_t> ring_allocated;    // process: slots backed by disk; grows up to ring_slots
-  std::atomic<uint64_t> events_dropped;    // process: events that never got a slot
+  std::atomic<uint64_t> events_dropped;    // process: full mode: events that found no room
   std::atomic<uint64_t> arena_next;        // any: next byte to hand out, from the start of the arena
   std::atomic<uint64_t> arena_allocated;   // any: bytes backed by disk
   std::atomic<uint64_t> arena_dropped;     // any: records that found no room
@@ -176,7 +181,7 @@ struct Status {
   uint32_t reserved32;
   std::atomic<uint64_t> ring_skipped;      // process: numbers given up because their slot was not free
 
-  // Since 1.1.
+  // Since 2.0.
   std::atomic<uint32_t> states;            // process: StatesKnown, whether started and completed are watched
   uint32_t reserved32b;
   std::atomic<uint64_t> driver_asked;      // driver thread: stamp of its last question to the driver, 0 = never asked
@@ -188,7 +193,7 @@ struct Status {
   std::atomic<uint64_t> digests_dropped;   // process: operations whose digest was wanted and not taken
   std::atomic<uint32_t> blind;             // process: BlindBits of the whole process
   uint32_t reserved32c;
-  std::atomic<uint64_t> events_lost_full;  // process: full mode: events that found no room
+  std::atomic<uint64_t> ring_block;        // process: numbers a thread takes at a time; 0 = one (before 2.0)
   uint8_t reserved[3728];
 };
 
@@ -236,7 +241,7 @@ struct ThreadSlot {
   std::atomic<uint64_t> open_stamp;         // process: when that call began; stored before open_call
   std::atomic<uint64_t> cpu_ns;             // helper
   Marks marks;
-  // Since 1.1: the host wait (or graph launch) it is in. Object and function are stored before open_wait.
+  // Since 2.0: the host wait (or graph launch) it is in. Object and function are stored before open_wait.
   std::atomic<uint64_t> open_wait;          // process: event sequence + 1, 0 = in none
   std::atomic<uint64_t> wait_stamp;         // process
   uint64_t wait_object;                     // process: the stream, event or graph
@@ -324,7 +329,7 @@ struct CommSlot {  // writer: process
   std::atomic<uint64_t> p2p_returned;
   std::atomic<uint64_t> recent_next;     // calls remembered so far; the newest is recent[(recent_next - 1) % kRecentCalls]
 
-  // Since 1.1.
+  // Since 2.0.
   std::atomic<uint64_t> p2p_started;     // as coll_started: how many, UINT64_MAX = not known
   std::atomic<uint64_t> p2p_completed;
   std::atomic<uint64_t> last_stream;     // process: stream of its last operation
@@ -344,7 +349,7 @@ enum class RecordKind : uint16_t {
   call_begin = 1,  // before the real function runs
   call_end = 2,    // after it came back
   mark = 3,        // step, phase, sample, note
-  // Since 1.1.
+  // Since 2.0.
   host_begin = 4,  // before a host wait, a copy, a graph launch; for calls of kind "order" the only record
   host_end = 5,    // after it came back
   digest = 6,      // of an operation's input or output
@@ -357,6 +362,8 @@ enum CallFlags : uint16_t {
   kZeroCount = 8,  // count 0 collective: enqueues nothing and takes no sequence number
   kNested = 16,    // reserved: a public call made by NCCL itself
   kGivenBack = 32, // failed, or a member of a group that failed or was only simulated: its number was given back
+  kTold = 64,      // since 2.0: told by NVTX or NCCL's profiler interface, not by a hook. dtype int8: count is bytes;
+                   // dtype 255: unknown
 };
 
 // Index of a stack in the arena: byte offset / 8 of its ArenaHeader, 0 = none.
@@ -388,6 +395,9 @@ struct Record {
       uint32_t group;            // number of the outermost group in this process, from 1; 0 = not in a group
       uint16_t thread_slot;
       uint16_t mark_bits;
+      // Since 2.0: the end, unless a call_end says it. Not covered by `check`, which takes them as zero.
+      uint64_t end_result;       // 16 bits ncclResult_t, 16 bits end_check(), 32 bits serial as in call_end; stored first
+      uint64_t end_stamp;        // 0 = not returned
     } begin;
     struct {                     // call_end
       uint64_t begin;            // sequence of its call_begin
@@ -413,7 +423,9 @@ struct Record {
       uint16_t thread_slot;
       uint16_t mark_bits;
       uint32_t reserved;
-      uint64_t reserved64[5];
+      uint64_t reserved64[3];
+      uint64_t end_result;       // as in call_begin
+      uint64_t end_stamp;
     } host;
     struct {                     // host_end
       uint64_t begin;            // sequence of its host_begin
@@ -440,18 +452,33 @@ struct Record {
 inline constexpr unsigned kRecordWords = 14;
 static_assert(offsetof(Record, stamp) == 8 && offsetof(Record, check) == 8 + 8 * kRecordWords);
 
+// The last two words of these are stored after the record is complete.
+inline constexpr bool ends_in_place(uint16_t kind) {
+  return kind == static_cast<uint16_t>(RecordKind::call_begin) || kind == static_cast<uint16_t>(RecordKind::host_begin);
+}
+
 // What `check` must hold. Four lanes, because this is computed in every call: each word goes through a bijection of its
 // lane, so a record with one word torn never passes, and one with several torn passes once in 2^32.
 inline uint32_t record_check(const uint64_t (&word)[kRecordWords], uint64_t sequence) {
   constexpr uint64_t kOdd[4] = {0x9e3779b97f4a7c15ull, 0xc2b2ae3d27d4eb4full, 0x165667b19e3779f9ull, 0xd6e8feb86659fd93ull};
-  uint64_t lane[4] = {sequence, ~sequence, 0x5851f42d4c957f2dull, 0x14057b7ef767814full};
-  for (unsigned i = 0; i < kRecordWords; i++) {
-    uint64_t& at = lane[i & 3];
-    at = (at ^ word[i]) * kOdd[i & 3];
-    at ^= at >> 29;
-  }
-  const uint64_t sum = (lane[0] + lane[1] * 3) ^ (lane[2] * 5 + lane[3] * 7);
+  const auto eat = [&](uint64_t lane, unsigned i) {
+    lane = (lane ^ word[i]) * kOdd[i & 3];
+    return lane ^ (lane >> 29);
+  };
+  // Word i goes through lane i % 4. Written out, since compilers do not unroll it by themselves and it is in every call.
+  const uint64_t a = eat(eat(eat(eat(sequence, 0), 4), 8), 12);
+  const uint64_t b = eat(eat(eat(eat(~sequence, 1), 5), 9), 13);
+  const uint64_t c = eat(eat(eat(0x5851f42d4c957f2dull, 2), 6), 10);
+  const uint64_t d = eat(eat(eat(0x14057b7ef767814full, 3), 7), 11);
+  const uint64_t sum = (a + b * 3) ^ (c * 5 + d * 7);
   return static_cast<uint32_t>(sum ^ (sum >> 32));
+}
+
+// What tells a true end in place from a damaged one.
+inline uint16_t end_check(uint64_t sequence, uint64_t stamp, uint16_t result, uint32_t comm) {
+  uint64_t sum = (stamp ^ (sequence << 17) ^ result) * 0x9e3779b97f4a7c15ull + comm;
+  sum = (sum ^ (sum >> 29)) * 0xc2b2ae3d27d4eb4full;
+  return static_cast<uint16_t>(sum >> 48);
 }
 
 // --- arena ---------------------------------------------------------------------------------------------------------------
@@ -522,6 +549,7 @@ static_assert(sizeof(ThreadSlot) == 256);
 static_assert(sizeof(CallSummary) == 64);
 static_assert(sizeof(CommSlot) == 1024);
 static_assert(sizeof(Record) == 128);
+static_assert(offsetof(Record, begin.end_stamp) == 112 && offsetof(Record, host.end_stamp) == 112);
 static_assert(offsetof(Record, begin) == 24 && offsetof(Record, check) == 120);
 static_assert(sizeof(ArenaHeader) == 8);
 

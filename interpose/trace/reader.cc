@@ -62,10 +62,11 @@ Result<FileHeader> read_header(const InputFile& file, const std::string& path) {
                                    : "not a Lockstep trace: it does not begin with \"LSTRACE\"");
   if (got >= offsetof(FileHeader, byte_order) + 8 && header.byte_order == __builtin_bswap64(kByteOrderMark))
     return unusable(path, "written on a machine of the other byte order; read it on one like that");
-  if (got >= offsetof(FileHeader, header_size) && header.version_major != kVersionMajor)
+  if (got >= offsetof(FileHeader, header_size) && (header.version_major < kOldestMajor || header.version_major > kVersionMajor))
     return unusable(path, "trace format " + std::to_string(header.version_major) + "." +
-                              std::to_string(header.version_minor) + ", but this lockstep reads format " +
-                              std::to_string(kVersionMajor) + ".x; use the lockstep that came with the shim that wrote it");
+                              std::to_string(header.version_minor) + ", but this lockstep reads formats " +
+                              std::to_string(kOldestMajor) + " to " + std::to_string(kVersionMajor) +
+                              "; use the lockstep that came with the shim that wrote it");
   if (got < sizeof header)
     return unusable(path, "cut off inside its header: " + std::to_string(got) + " bytes, expected at least " +
                               std::to_string(sizeof header) + "; copy the file again");
@@ -204,8 +205,8 @@ void add_recent(const CommSlot& first, const CommSlot& second, const Clock& cloc
   std::sort(comm.recent.begin(), comm.recent.end(), [](const Call& x, const Call& y) { return x.event < y.event; });
 }
 
-// What format 1.1 added. In an older file the same bytes are zero, which would say "none started".
-void add_since_1_1(const CommSlot& slot, CommInfo& comm) {
+// What format 2 added. In an older file the same bytes are zero, which would say "none started".
+void add_since_2(const CommSlot& slot, CommInfo& comm) {
   const auto known = [](uint64_t n) { return n == UINT64_MAX ? std::optional<uint64_t>() : std::optional<uint64_t>(n); };
   comm.p2p_started = known(slot.p2p_started.load(std::memory_order_relaxed));
   comm.p2p_completed = known(slot.p2p_completed.load(std::memory_order_relaxed));
@@ -262,7 +263,7 @@ void read_comms(const InputFile& file, const Clock& clock, TraceFile& out) {
     if (!copy(file, offset, first) || first->serial.load(std::memory_order_relaxed) == 0) continue;
     if (!copy(file, offset, second) || second->serial.load(std::memory_order_relaxed) == 0) continue;
     CommInfo comm = comm_of(*second, clock);
-    if (out.header.version_minor >= 1) add_since_1_1(*second, comm);
+    if (out.header.version_major >= 2) add_since_2(*second, comm);
     add_recent(*first, *second, clock, comm);
     out.comms.push_back(std::move(comm));
   }

@@ -164,7 +164,7 @@ struct TraceFile {
   bool recording = true;
   Time last_call;                     // newest begin or end
 
-  uint64_t events = 0;                // handed out by the process so far
+  uint64_t events = 0;                // recorded, torn and overwritten ones
   uint64_t dropped = 0;               // never written: no room
   uint64_t overwritten = 0;           // gone because the ring wrapped
   uint64_t torn = 0;                  // reserved but incomplete

@@ -104,6 +104,7 @@ void fill(Trace& trace, const FileHeader& header, const Layout& layout, ClockPai
   status.first_clock = first_clock;
   status.ring_slots.store(layout.areas[kRingArea].size / sizeof(Record), std::memory_order_relaxed);
   status.ring_allocated.store(kSegmentSlots, std::memory_order_relaxed);
+  status.ring_block.store(kBlockSlots, std::memory_order_relaxed);
   status.arena_next.store(8, std::memory_order_relaxed);  // so that reference 0 means none
   status.arena_allocated.store(kArenaStepBytes, std::memory_order_relaxed);
   status.recording.store(1, std::memory_order_relaxed);
@@ -138,6 +139,8 @@ int move_high(int fd) {
 
 Failure give_up(Trace& trace, const char* unfinished, const char* what, int error) {
   if (trace.header) munmap(trace.header, trace.mapped_bytes);
+  if (trace.owners) munmap(trace.owners, trace.owner_count);
+  trace.owners = nullptr;
   if (trace.fd >= 0) close(trace.fd);
   if (unfinished) unlink(unfinished);
   trace.header = nullptr;
@@ -168,6 +171,7 @@ Failure create(Trace& trace, const char* folder, const FileHeader& header, Clock
                uint64_t ring_bytes) {
   char unfinished[sizeof Trace::path + 8];
   trace.header = nullptr;
+  trace.owners = nullptr;
   trace.fd = open_new(trace, unfinished, folder, header);
   if (trace.fd < 0) return {"create a trace file", errno};
   trace.fd = move_high(trace.fd);
@@ -183,6 +187,15 @@ Failure create(Trace& trace, const char* folder, const FileHeader& header, Clock
   if (base == MAP_FAILED) return give_up(trace, unfinished, "map a trace file", errno);
   trace.mapped_bytes = layout.total_bytes;
   trace.header = static_cast<FileHeader*>(base);
+  const uint64_t blocks = ring_bytes / sizeof(Record) / kBlockSlots;
+  trace.owner_count = (blocks + kPage - 1) / kPage * kPage + kPage;  // and the block that leads nowhere
+  static_assert(kBlockSlots * sizeof(Record) <= kPage);
+  void* owners = mmap(nullptr, trace.owner_count, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (owners == MAP_FAILED) return give_up(trace, unfinished, "get memory for a trace", errno);
+  trace.owners = static_cast<std::atomic<uint8_t>*>(owners);
+  trace.nowhere = header.mode == TraceMode::full
+                      ? reinterpret_cast<Record*>(static_cast<uint8_t*>(owners) + trace.owner_count - kPage)
+                      : nullptr;
   // Not into core dumps: they would say nothing new.
   madvise(base, layout.total_bytes, MADV_DONTDUMP);
   fill(trace, header, layout, first_clock);
@@ -199,6 +212,7 @@ Failure create(Trace& trace, const char* folder, const FileHeader& header, Clock
 
 Failure attach(Trace& trace, const char* path) {
   trace.header = nullptr;
+  trace.owners = nullptr;
   snprintf(trace.path, sizeof trace.path, "%s", path);
   trace.fd = open(path, O_RDWR | O_CLOEXEC);
   if (trace.fd < 0) return {"open a trace file for writing", errno};
@@ -258,6 +272,64 @@ uint64_t make_room(Trace& trace, uint64_t sequence) {
     lock(trace.growing);
     if (slot >= status.ring_allocated.load(std::memory_order_relaxed)) add_segment(trace, false);
     unlock(trace.growing);
+  }
+}
+
+void give_block_back(Trace& trace, Cursor& cursor) {
+  if (cursor.end == 0) return;
+  Status& status = *trace.status;
+  const uint64_t unused = cursor.end - cursor.next;
+  if (cursor.block == kNoBlock) {
+    status.events_dropped.fetch_sub(unused, std::memory_order_relaxed);
+  } else {
+    if (unused) status.ring_skipped.fetch_add(unused, std::memory_order_relaxed);
+    trace.owners[cursor.block].store(0, std::memory_order_release);
+  }
+  cursor = {};
+}
+
+namespace {
+
+// The next numbers; false when the file is full and must not wrap.
+bool take_numbers(Trace& trace, uint64_t& first) {
+  Status& status = *trace.status;
+  if (!trace.nowhere) {
+    first = status.ring_next.fetch_add(kBlockSlots, std::memory_order_relaxed);
+    return true;
+  }
+  first = status.ring_next.load(std::memory_order_relaxed);
+  do
+    if (first + kBlockSlots > status.ring_slots.load(std::memory_order_relaxed)) return false;
+  while (!status.ring_next.compare_exchange_weak(first, first + kBlockSlots, std::memory_order_relaxed));
+  return true;
+}
+
+// All threads that find no room write to the same block, which nobody reads.
+void write_nowhere(Trace& trace, Cursor& cursor, uint64_t first) {
+  trace.status->events_dropped.fetch_add(kBlockSlots, std::memory_order_relaxed);
+  cursor = {first, first + kBlockSlots, trace.nowhere, kNoBlock};
+}
+
+}  // namespace
+
+void take_block(Trace& trace, Cursor& cursor) {
+  give_block_back(trace, cursor);
+  Status& status = *trace.status;
+  for (;;) {
+    uint64_t first;
+    if (!take_numbers(trace, first)) return write_nowhere(trace, cursor, first);
+    const uint64_t slot = make_room(trace, first), block = slot / kBlockSlots;
+    if (trace.nowhere && slot != first) return write_nowhere(trace, cursor, first);  // the disk is full
+    if (trace.owners[block].exchange(1, std::memory_order_acquire) == 0) {
+      // Newer records may be there: of somebody who came by while we slept on the way here.
+      const uint64_t found = trace.ring[slot].commit.load(std::memory_order_relaxed) & ~kBusy;
+      if (found <= first) {
+        cursor = {first, first + kBlockSlots, &trace.ring[slot], block};
+        return;
+      }
+      trace.owners[block].store(0, std::memory_order_release);
+    }
+    status.ring_skipped.fetch_add(kBlockSlots, std::memory_order_relaxed);
   }
 }
 

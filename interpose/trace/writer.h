@@ -6,11 +6,18 @@
 // beyond headers. `reserve` and `commit` take no lock and make no system call, but for the rare writer that outruns the
 // helper thread and has to make room itself.
 //
+// A thread takes sequence numbers a block at a time: sixteen neighbouring slots are its own until it has filled them, so that
+// most records cost plain stores and nothing that other processors must agree on. Who has which block is written in a
+// table beside the file (`owners`); a writer that comes to a block which somebody who slept through a whole lap still holds
+// leaves it alone and takes the next.
+//
 //   state of a ring slot      who                         seen by a reader as
-//   free / holds an old one   nobody                      the old record, or nothing
-//   commit has kBusy          the thread that reserved    torn
+//   free / holds an old one   the block's owner           the old record, or nothing
+//   commit has kBusy          the block's owner           torn
 //   body and check stored     the same                    torn
 //   commit = sequence + 1     nobody, until it is lapped  a record
+//
+// In full mode the ring does not wrap: what comes when it is full, or when the disk is, goes nowhere and is counted.
 //
 // Disk. Everything that is written to was allocated by posix_fallocate first, so that a full disk is an error code here
 // and never a SIGBUS there. When the ring cannot grow, its length becomes what it has, for good, and it wraps earlier.
@@ -37,6 +44,9 @@ struct Trace {
   uint64_t mapped_bytes;
   int fd;                    // the only one this process ever opens: closing any other would drop the lock
   uint64_t device, inode;    // of the file: tells whether fd is still ours
+  std::atomic<uint8_t>* owners;   // a byte a block of the ring: 1 = some thread writes there
+  uint64_t owner_count;
+  Record* nowhere;                // full mode: a block that is never read, for what finds no room
   std::atomic<uint32_t> growing;  // held, yielding, by whoever extends the ring
   std::atomic<uint32_t> bell;     // rung for the helper when a writer enters a new segment
   char path[512];
@@ -87,28 +97,33 @@ inline void keep_store_order() {
 
 // --- the ring --------------------------------------------------------------------------------------------------------------
 
-uint64_t make_room(Trace& trace, uint64_t sequence);  // the slow path of reserve; returns the slot
+// Where one thread writes: the rest of its block. All zero means none.
+struct Cursor {
+  uint64_t next, end;  // sequence numbers
+  Record* at;          // slot of `next`
+  uint64_t block;      // of the ring, for giving it back; kNoBlock = what is written goes nowhere
+};
+inline constexpr uint64_t kNoBlock = UINT64_MAX;
+
+void take_block(Trace& trace, Cursor& cursor);  // the slow path of reserve: gives the old block back
+void give_block_back(Trace& trace, Cursor& cursor);
+uint64_t make_room(Trace& trace, uint64_t sequence);  // disk and memory for the block that begins there; returns its slot
 
 inline uint64_t slot_of(uint64_t sequence, uint64_t slots) {
   return (slots & (slots - 1)) == 0 ? sequence & (slots - 1) : sequence % slots;
 }
 
-inline Record* reserve(Trace& trace, uint64_t& sequence) {
-  Status& status = *trace.status;
-  for (;;) {
-    sequence = status.ring_next.fetch_add(1, std::memory_order_relaxed);
-    uint64_t slot = slot_of(sequence, status.ring_slots.load(std::memory_order_relaxed));
-    constexpr uint64_t kSegmentSlots = kSegmentBytes / sizeof(Record);
-    if (slot >= status.ring_allocated.load(std::memory_order_acquire) || slot % kSegmentSlots == 0)
-      slot = make_room(trace, sequence);
-    Record* record = &trace.ring[slot];
-    uint64_t found = record->commit.load(std::memory_order_relaxed);
-    // An older record is ours to overwrite; one that is newer, or in the making (kBusy is the top bit), is not.
-    if (found <= sequence &&
-        record->commit.compare_exchange_strong(found, (sequence + 1) | kBusy, std::memory_order_acq_rel))
-      return record;
-    status.ring_skipped.fetch_add(1, std::memory_order_relaxed);
-  }
+// The next slot of this thread. A block that all others have lapped since is given up: its numbers are too old to be read.
+inline Record* reserve(Trace& trace, Cursor& cursor, uint64_t& sequence) {
+  const Status& status = *trace.status;
+  if (__builtin_expect(cursor.next == cursor.end || status.ring_next.load(std::memory_order_relaxed) - cursor.next >
+                                                        status.ring_slots.load(std::memory_order_relaxed), 0))
+    take_block(trace, cursor);
+  sequence = cursor.next++;
+  Record* record = cursor.at++;
+  record->commit.store((sequence + 1) | kBusy, std::memory_order_relaxed);
+  keep_store_order();
+  return record;
 }
 
 // The words are composed by the caller (see call_begin_words and its like), so that the check is computed from registers.
@@ -153,6 +168,19 @@ inline void write_begin(Record* record, uint64_t sequence, const BeginFields& f)
       word_of(f.native_stack, f.python_stack), f.step, word_of(static_cast<uint32_t>(f.redop), small),
       word_of(f.group, marks), 0, 0};
   commit(record, word, sequence);
+}
+
+// Is this record in the block that the cursor's thread owns now?
+inline bool owns(const Cursor& cursor, uint64_t sequence) { return sequence - (cursor.end - kBlockSlots) < kBlockSlots; }
+
+// The end of a call, into its begin record, while the thread owns it.
+inline void end_in_place(Record* begin, uint64_t sequence, uint64_t stamp, int32_t result, uint32_t comm) {
+  auto* words = reinterpret_cast<uint64_t*>(begin);
+  constexpr size_t kResult = offsetof(Record, begin.end_result) / 8, kStamp = offsetof(Record, begin.end_stamp) / 8;
+  static_assert(offsetof(Record, host.end_result) / 8 == kResult && offsetof(Record, host.end_stamp) / 8 == kStamp);
+  const auto small = static_cast<uint16_t>(result);
+  __atomic_store_n(words + kResult, word_of(small, end_check(sequence, stamp, small, comm), comm), __ATOMIC_RELAXED);
+  __atomic_store_n(words + kStamp, stamp, __ATOMIC_RELEASE);
 }
 
 inline void write_end(Record* record, uint64_t sequence, uint64_t stamp, uint16_t fn, uint32_t tid, uint64_t begin,

@@ -125,6 +125,28 @@ TEST_F(Doors, WhatIsNotThereIsNotThere) {
   EXPECT_EQ(python({"absent", kNccl, "ncclCommShrink"}).out.substr(0, 7), "absent\n");
 }
 
+// The module's marks; its answer to "are you active" is all that may differ.
+TEST_F(Doors, MarksFromPython) {
+  const std::string folder = std::filesystem::path(kNccl).parent_path();
+  const std::vector<std::string> arguments = {kPython, kScript, "marks", LOCKSTEP_SOURCE "/interpose/python", kNccl};
+  const Outcome plain = run(arguments, {{"LD_LIBRARY_PATH", folder}, {"PYTHONDONTWRITEBYTECODE", "1"}});
+  const Outcome traced = run(arguments, {{"LD_LIBRARY_PATH", folder},
+                                         {"PYTHONDONTWRITEBYTECODE", "1"},
+                                         {"LD_PRELOAD", kShim},
+                                         {"LOCKSTEP_DIR", folder_.path() + "/traces"}});
+  EXPECT_EQ(plain.out, "False\n") << plain.err;
+  EXPECT_EQ(traced.out, "True\n") << traced.err;
+  const TraceFile file = only_trace();
+  std::vector<std::string> marks;
+  for (const trace::MarkEvent& mark : file.marks)
+    marks.push_back(std::to_string(mark.kind) + " " + (mark.text.empty() ? std::to_string(mark.value) : mark.text));
+  EXPECT_EQ(marks, (std::vector<std::string>{"1 3", "3 shard0:7", "2 forward", "2 attention", "2 forward", "2 0", "4 halfway",
+                                             "5 dp", "2 data", "2 0", "3 batch10", "2 data", "2 0", "3 batch11", "2 data",
+                                             "2 0"}));
+  ASSERT_EQ(file.comms.size(), 1u);
+  EXPECT_EQ(file.comms[0].name, "dp");
+}
+
 TEST_F(Doors, SwitchedOffTheLibrarysOwnFunctionsAreGiven) {
   python({"use", "libnccl.so.2"}, {{"LOCKSTEP", "0"}});
   EXPECT_FALSE(std::filesystem::exists(folder_.path() + "/traces"));

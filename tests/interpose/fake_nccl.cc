@@ -8,6 +8,7 @@
 //   count 1200           the call never returns (it sleeps in pause)
 //   count 1300           the call spins for ever
 //   count 1400           the call raises SIGSEGV
+//   count 1500           the call forks; parent and child both come back from it
 //
 // Like the real one it calls some public functions of its own through the PLT (ncclBcast calls ncclBroadcast,
 // ncclCommInitAll calls ncclGetUniqueId), and has a sticky error for groups.
@@ -46,6 +47,7 @@ ncclResult_t act(size_t count) {
   while (count == 1200) pause();
   for (volatile uint64_t spins = 0; count == 1300 && spins != UINT64_MAX;) spins = spins + 1;
   if (count == 1400) raise(SIGSEGV);
+  if (count == 1500 && fork() < 0) result = ncclSystemError;
   if (group_depth && result != ncclSuccess && result != ncclInProgress) group_error = result;
   return result;
 }
@@ -106,6 +108,10 @@ EXPORT ncclResult_t ncclCommCuDevice(const ncclComm_t comm, int* device) {
   return ncclSuccess;
 }
 EXPORT ncclResult_t ncclAllReduce(const void*, void*, size_t count, ncclDataType_t, ncclRedOp_t, ncclComm_t, cudaStream_t) {
+  return act(count);
+}
+// As the real one has it: the same under a name that nobody stands in front of.
+EXPORT ncclResult_t pncclAllReduce(const void*, void*, size_t count, ncclDataType_t, ncclRedOp_t, ncclComm_t, cudaStream_t) {
   return act(count);
 }
 EXPORT ncclResult_t ncclReduce(const void*, void*, size_t count, ncclDataType_t, ncclRedOp_t, int, ncclComm_t,

@@ -3,6 +3,7 @@
 // A program that uses NCCL in the way its first argument names, for tests of the shim. It prints what it saw, so that a
 // run with the shim can be compared with one without it.
 
+#include <dlfcn.h>
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
@@ -168,6 +169,84 @@ void quiet(const std::string& how) {
   all_reduce(comm, how == "hang" ? 1200 : 1300);  // "spin-inside"
 }
 
+void burst(int count) {
+  ncclComm_t comm = init();
+  int sum = 0;
+  for (int i = 0; i < count; i++) sum += all_reduce(comm, 8) + 1;
+  printf("%d\n", sum);
+}
+
+void remove_folder() {
+  ncclComm_t comm = init();
+  int sum = all_reduce(comm, 8);
+  const std::string command = "rm -rf '" + std::string(getenv("LOCKSTEP_DIR")) + "'";
+  sum += system(command.c_str());
+  for (int i = 0; i < 20000; i++) sum += all_reduce(comm, 8);  // the ring grows on, in a file without a name
+  printf("%d\n", sum);
+}
+
+void fork_inside() {
+  ncclComm_t comm = init();
+  const pid_t parent = getpid();
+  all_reduce(comm, 1500);
+  if (getpid() != parent) {
+    all_reduce(comm, 30);
+    _exit(3);
+  }
+  all_reduce(comm, 31);
+  int status = 0;
+  wait(&status);
+  printf("%d\n", WEXITSTATUS(status));
+}
+
+void close_and_open(const char* plugin) {
+  for (int i = 0; i < 3; i++) {
+    void* library = dlopen(plugin, RTLD_NOW | RTLD_LOCAL);
+    if (!library) return;
+    printf("%d\n", reinterpret_cast<int (*)()>(dlsym(library, "use_nccl"))());
+    dlclose(library);
+  }
+}
+
+void signals(bool restart) {
+  ncclComm_t comm = init();
+  static int handled;
+  struct sigaction action = {};
+  action.sa_handler = [](int) { handled++; };
+  action.sa_flags = restart ? SA_RESTART : 0;
+  sigaction(SIGALRM, &action, nullptr);
+  all_reduce(comm, 8);
+  int ends[2];
+  if (pipe(ends) != 0) return;
+  std::thread writer([=] {
+    sigset_t alarm_only;
+    sigemptyset(&alarm_only);
+    sigaddset(&alarm_only, SIGALRM);
+    pthread_sigmask(SIG_BLOCK, &alarm_only, nullptr);
+    usleep(1500000);
+    if (write(ends[1], "x", 1) != 1) abort();
+  });
+  ualarm(800000, 0);
+  char byte = 0;
+  int interrupted = 0;
+  while (read(ends[0], &byte, 1) != 1) interrupted += errno == EINTR;
+  writer.join();
+  all_reduce(comm, 8);
+  printf("%d handled, %d interrupted, %c\n", handled, interrupted, byte);
+}
+
+void share(int count) {
+  ncclComm_t comm = init();
+  for (int i = 0; i < 4; i++) all_reduce(comm, 8);  // alone at first
+  std::vector<std::thread> some;
+  for (int t = 0; t < count; t++)
+    some.emplace_back([=] {
+      for (int i = t ? 0 : 4; i < 20000; i++) all_reduce(comm, 8);
+    });
+  for (std::thread& thread : some) thread.join();
+  printf("done\n");
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -180,9 +259,38 @@ int main(int argc, char** argv) {
   if (what == "forks") forks();
   if (what == "communicators") communicators(number);
   if (what == "quiet") quiet(argv[2]);
+  if (what == "burst") burst(number);
+  if (what == "remove-folder") remove_folder();
+  if (what == "fork-inside") fork_inside();
+  if (what == "exec") {
+    init();
+    execl("/proc/self/exe", argv[0], "results", static_cast<char*>(nullptr));
+  }
+  if (what == "dlclose") close_and_open(argv[2]);
+  if (what == "signals") signals(argv[2][0] == 'r');
+  if (what == "share") share(number);
   if (what == "init") init();
   if (what == "exit") init(), exit(number);
   if (what == "underscore-exit") init(), _exit(number);
+  if (what == "Exit") init(), _Exit(number);
+  if (what == "quick-exit") init(), quick_exit(number);
+  if (what == "exit-inside") {  // from a signal handler, while a call is open
+    ncclComm_t comm = init();
+    static int status = number;
+    signal(SIGALRM, [](int) { _exit(status); });
+    alarm(1);
+    all_reduce(comm, 1200);
+  }
+  if (what == "vfork") {
+    init();
+    const pid_t child = vfork();
+    if (child == 0) _exit(number);
+    int status = 0;
+    waitpid(child, &status, 0);
+    printf("%d\n", WEXITSTATUS(status));
+    fflush(stdout);
+    raise(SIGKILL);
+  }
   if (what == "signal") init(), raise(number);
   if (what == "abort") init(), abort();
   if (what == "fault") {

@@ -108,6 +108,20 @@ void capture() {
   printf("%d under capture\n", fake_cuda_events_under_capture());
 }
 
+void digests() {
+  ncclComm_t comm = init();
+  char in[256], out[256];
+  for (int i = 0; i < 256; i++) in[i] = static_cast<char>(i), out[i] = static_cast<char>(255 - i);
+  const auto on = static_cast<cudaStream_t>(stream);
+  ncclAllReduce(in, out, 10, ncclFloat32, ncclSum, comm, on);
+  ncclAllGather(in, out, 10, ncclInt8, comm, on);
+  ncclBroadcast(in, out, 20, ncclInt8, 2, comm, on);  // this is rank 1: its input does not count
+  ncclGroupStart();
+  ncclAllReduce(in, in, 3, ncclInt8, ncclSum, comm, on);
+  ncclGroupEnd();
+  ncclAllReduce(reinterpret_cast<void*>(0x1000), out, 1, ncclInt8, ncclSum, comm, on);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -131,6 +145,7 @@ int main(int argc, char** argv) {
   }
   if (what == "states") states(argv[2], argv[3]);
   if (what == "capture") capture();
+  if (what == "digests") digests();
   if (what == "silent driver") {  // and then a call that hangs
     ncclComm_t comm = init();
     fake_cuda_block_queries(1);

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "interpose/abi/host_functions.h"
+#include "interpose/trace/digest.h"
 #include "tests/interpose/run_client.h"
 #include "tests/interpose/trace_fixture.h"
 
@@ -195,6 +196,59 @@ TEST_F(ShimCuda, SwitchedOffNothingIsAsked) {
   EXPECT_EQ(file.states, trace::StatesKnown::switched_off);
   EXPECT_EQ(file.comms.at(0).coll_started, Count());
   EXPECT_EQ(file.comms.at(0).unwatched, 0u);
+}
+
+// --- digests -----------------------------------------------------------------------------------------------------------------
+
+TEST_F(ShimCuda, DigestsAreThoseOfTheBuffers) {
+  unsigned char in[256], out[256];
+  for (int i = 0; i < 256; i++) in[i] = static_cast<unsigned char>(i), out[i] = static_cast<unsigned char>(255 - i);
+  ASSERT_TRUE(client({"digests"}, {{"LOCKSTEP_DIGEST", "1"}}).exited_with(0));
+  const TraceFile file = only_trace();
+  struct Expected {
+    abi::Fn fn;
+    bool output;
+    const unsigned char* at;
+    uint64_t bytes, seq;
+  };
+  const Expected expected[] = {
+      {abi::Fn::AllReduce, false, in, 40, 0}, {abi::Fn::AllReduce, true, out, 40, 0}, {abi::Fn::AllGather, false, in, 10, 1},
+      {abi::Fn::AllGather, true, out, 40, 1}, {abi::Fn::Broadcast, true, out, 20, 2}, {abi::Fn::AllReduce, false, in, 3, 3},
+      {abi::Fn::AllReduce, true, in, 3, 3},   {abi::Fn::AllReduce, true, out, 1, 4},
+  };
+  ASSERT_EQ(file.digests.size(), std::size(expected));
+  for (size_t i = 0; i < std::size(expected); i++) {
+    const trace::Digest& digest = file.digests[i];
+    EXPECT_EQ(digest.fn, static_cast<uint16_t>(expected[i].fn)) << i;
+    EXPECT_EQ(digest.output, expected[i].output) << i;
+    EXPECT_EQ(digest.bytes, expected[i].bytes) << i;
+    EXPECT_EQ(digest.seq, expected[i].seq) << i;
+    EXPECT_EQ(digest.comm, 1u);
+    EXPECT_EQ(digest.value, trace::digest_of(expected[i].at, expected[i].bytes)) << i;
+    const bool of_its_call = std::any_of(file.calls.begin(), file.calls.end(), [&](const trace::Call& call) {
+      return call.event == digest.call && call.fn == digest.fn && call.seq == digest.seq;
+    });
+    EXPECT_TRUE(of_its_call) << i;
+  }
+  EXPECT_EQ(file.digests_dropped, 1u) << "the one in device memory";
+}
+
+TEST_F(ShimCuda, DigestsOfChosenFunctionsOnly) {
+  ASSERT_TRUE(client({"digests"}, {{"LOCKSTEP_DIGEST", "Broadcast,AllGather"}}).exited_with(0));
+  EXPECT_EQ(only_trace().digests.size(), 3u);
+}
+
+TEST(Digest, NoticesEveryByteAndTheLength) {
+  std::vector<unsigned char> bytes(100, 7);
+  const uint64_t whole = trace::digest_of(bytes.data(), bytes.size());
+  for (size_t i = 0; i < bytes.size(); i++) {
+    bytes[i] ^= 1;
+    EXPECT_NE(trace::digest_of(bytes.data(), bytes.size()), whole) << i;
+    bytes[i] ^= 1;
+  }
+  const unsigned char zeros[40] = {};
+  EXPECT_NE(trace::digest_of(zeros, 33), trace::digest_of(zeros, 34));
+  EXPECT_EQ(trace::digest_of(bytes.data(), bytes.size()), whole);
 }
 
 }  // namespace

@@ -254,8 +254,25 @@ TEST_F(Shim, ExitStatusIsRecorded) {
   EXPECT_EQ(file.exit_code, 7);
 }
 
-TEST_F(Shim, UnderscoreExitLeavesNoRecord) {
-  EXPECT_TRUE(client({"underscore-exit", "7"}).exited_with(7));
+class EndsWithoutHandlers : public Shim, public testing::WithParamInterface<const char*> {};
+TEST_P(EndsWithoutHandlers, IsRecordedAllTheSame) {
+  EXPECT_TRUE(client({GetParam(), "7"}).exited_with(7));
+  const TraceFile file = only_trace();
+  EXPECT_EQ(file.exit_kind, trace::ExitKind::exit);
+  EXPECT_EQ(file.exit_code, 7);
+}
+INSTANTIATE_TEST_SUITE_P(All, EndsWithoutHandlers, testing::Values("underscore-exit", "Exit", "quick-exit", "exit-inside"),
+                         [](const auto& at) {
+                           std::string name = at.param;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
+// It runs in its parent's memory until it ends itself.
+TEST_F(Shim, TheChildOfAVforkEndsNobodyElse) {
+  const Outcome outcome = client({"vfork", "7"});
+  EXPECT_TRUE(outcome.signalled_by(SIGKILL));
+  EXPECT_EQ(outcome.out, "7\n");
   EXPECT_EQ(only_trace().exit_kind, trace::ExitKind::none);
 }
 

@@ -66,6 +66,7 @@ TEST_F(TraceDamage, AFileCutAnywhereGivesUpWhatIsBeforeTheCut) {
 
 TEST_F(TraceDamage, ATornRecordNeverReadsAsAnother) {
   whole();
+  end_in_place(&trace_.ring[0], 0, static_cast<uint64_t>(clock_ns(CLOCK_MONOTONIC)), 3, 1);
   const TraceFile intact = read();
   auto* first = reinterpret_cast<uint8_t*>(trace_.ring);
   for (size_t at = 0; at < offsetof(Record, reserved); at++)
@@ -126,11 +127,11 @@ TEST_F(TraceDamage, RandomDamageNeverCrashesTheReader) {
 
 TEST_F(TraceDamage, ANewerFormatIsRefusedInOneSentence) {
   std::string bytes = whole().substr(0, 70000);
-  bytes[offsetof(FileHeader, version_major)] = 2;
+  bytes[offsetof(FileHeader, version_major)] = 3;
   const Result<TraceFile> file = read_bytes(bytes);
   ASSERT_FALSE(file);
   EXPECT_TRUE(is_sentence(file.error()));
-  EXPECT_NE(file.error().find("trace format 2." + std::to_string(kVersionMinor)), std::string::npos) << file.error();
+  EXPECT_NE(file.error().find("trace format 3." + std::to_string(kVersionMinor)), std::string::npos) << file.error();
 }
 
 TEST_F(TraceDamage, ANewerMinorVersionIsReadAndItsUnknownKindsSkipped) {
@@ -138,7 +139,7 @@ TEST_F(TraceDamage, ANewerMinorVersionIsReadAndItsUnknownKindsSkipped) {
   trace_.header->version_minor = 9;
   begin(1);
   uint64_t sequence;
-  Record* record = reserve(trace_, sequence);
+  Record* record = reserve(trace_, cursor(), sequence);
   const uint64_t word[kRecordWords] = {1, 999};
   commit(record, word, sequence);
   ArenaHeader* unknown = arena_reserve(trace_, static_cast<ArenaKind>(77), 16);

@@ -5,7 +5,7 @@
 
 #include <cctype>
 
-#include "interpose/shim/config.h"
+#include "interpose/shim/settings.h"
 #include "tests/interpose/trace_fixture.h"
 
 namespace lockstep::trace {
@@ -62,9 +62,10 @@ TEST(TraceExample, ThePageShowsWhatTheWriterWrites) {
   f.flags = kInPlace;
   f.mark_bits = kHasStep;
   uint64_t begin, end;
-  Record* record = reserve(trace, begin);
+  Cursor cursor = {};
+  Record* record = reserve(trace, cursor, begin);
   write_begin(record, begin, f);
-  record = reserve(trace, end);
+  record = reserve(trace, cursor, end);
   write_end(record, end, 3004000, f.fn, 4711, begin, 0, 1);
 
   const std::string name = std::filesystem::path(trace.path).filename();
@@ -92,8 +93,7 @@ TEST(TraceExample, ThePageHasEveryNumberOfTheFormat) {
 
 TEST(ShimPage, HasEverySettingWithItsDefaultAndMeaning) {
   const std::string page = slurp(LOCKSTEP_SOURCE "/docs/shim.md");
-  for (unsigned i = 0; i < shim::kSettingCount; i++) {
-    const shim::Setting& s = shim::kSettings[i];
+  for (const shim::Setting& s : shim::kSettings) {
     const std::string standard = *s.standard ? "`" + std::string(s.standard) + "`" : "";
     const std::string row = "| `" + std::string(s.name) + "` | " + standard + " | " + s.meaning + " |";
     EXPECT_NE(page.find(row), std::string::npos) << "docs/shim.md lacks the row\n" << row;

@@ -94,19 +94,19 @@ class TraceFixture : public testing::Test {
     f.thread_slot = 5;
     f.mark_bits = kHasStep;
     uint64_t sequence;
-    Record* record = reserve(trace_, sequence);
+    Record* record = reserve(trace_, cursor(), sequence);
     write_begin(record, sequence, f);
     return sequence;
   }
   void end(uint64_t begin_sequence, int32_t result = 0, abi::Fn fn = abi::Fn::AllReduce, uint32_t comm = 1) {
     uint64_t sequence;
-    Record* record = reserve(trace_, sequence);
+    Record* record = reserve(trace_, cursor(), sequence);
     write_end(record, sequence, static_cast<uint64_t>(clock_ns(CLOCK_MONOTONIC)), static_cast<uint16_t>(fn), 77,
               begin_sequence, result, comm);
   }
   void mark(MarkKind kind, uint64_t value, const char* text) {
     uint64_t sequence;
-    Record* record = reserve(trace_, sequence);
+    Record* record = reserve(trace_, cursor(), sequence);
     write_mark(record, sequence, static_cast<uint64_t>(clock_ns(CLOCK_MONOTONIC)), static_cast<uint16_t>(kind), 77, value,
                5, text, text ? strlen(text) : 0);
   }
@@ -129,6 +129,17 @@ class TraceFixture : public testing::Test {
 
   TempFolder folder_;
   Trace trace_ = {};
+
+  // The calling thread's, in this test.
+  Cursor& cursor() const {
+    thread_local Cursor mine;
+    thread_local unsigned of = 0;
+    if (of != number_) mine = {};
+    of = number_;
+    return mine;
+  }
+  static inline unsigned tests_ = 0;
+  const unsigned number_ = ++tests_;
 };
 
 inline std::string slurp(const std::string& path) {

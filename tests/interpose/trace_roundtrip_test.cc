@@ -130,8 +130,8 @@ TEST_F(TraceRoundtrip, AFullDiskShortensTheRingForGood) {
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &old), 0);
   EXPECT_EQ(trace_.status->ring_slots.load(), kSlots);
   const TraceFile file = read();
-  EXPECT_EQ(file.calls.size(), kSlots);
-  EXPECT_EQ(file.overwritten, 5u);
+  EXPECT_EQ(file.overwritten, kBlockSlots);  // numbers are handed out in blocks
+  EXPECT_EQ(file.calls.size(), kSlots - kBlockSlots + 5);
   EXPECT_EQ(file.torn, 0u);
   EXPECT_EQ(file.calls.back().count, kSlots + 4);
 }
@@ -140,13 +140,14 @@ TEST_F(TraceRoundtrip, ARingThatShrankIsReadBySequence) {
   open(4 * kSegmentBytes);
   constexpr uint64_t kSegmentSlots = kSegmentBytes / sizeof(Record);
   for (uint64_t i = 0; i < kSegmentSlots / 2; i++) begin(i);
-  trace_.status->ring_slots.store(1000);  // a number that moves every sequence to another slot
+  trace_.status->ring_slots.store(1008);  // a number that moves every sequence to another slot
   for (uint64_t i = 0; i < 10; i++) begin(kSegmentSlots / 2 + i);
   const TraceFile file = read();
   EXPECT_EQ(file.calls.back().count, kSegmentSlots / 2 + 9);
-  EXPECT_EQ(file.events - file.overwritten, 1000u);
+  EXPECT_EQ(file.events - file.overwritten, file.calls.size());
   EXPECT_EQ(file.torn, 0u);
-  EXPECT_EQ(file.calls.size(), 1000u);
+  EXPECT_LE(file.calls.size(), 1008u);
+  EXPECT_GT(file.calls.size(), 1008u - 2 * kBlockSlots);
   for (size_t i = 1; i < file.calls.size(); i++) EXPECT_LT(file.calls[i - 1].event, file.calls[i].event);
 }
 
@@ -154,28 +155,44 @@ TEST_F(TraceRoundtrip, ARingThatShrankIsReadBySequence) {
 TEST_F(TraceRoundtrip, AWriterThatSleptThroughALapSpoilsNothing) {
   open();
   constexpr uint64_t kSlots = kSegmentBytes / sizeof(Record);
+  Cursor sleeper = {};
   uint64_t sleeping;
-  Record* held = reserve(trace_, sleeping);
-  for (uint64_t i = 0; i < kSlots + 100; i++) begin(i);  // one of them finds the slot busy and takes another number
-  EXPECT_EQ(trace_.status->ring_skipped.load(), 1u);
+  Record* held = reserve(trace_, sleeper, sleeping);
+  for (uint64_t i = 0; i < kSlots + 100; i++) begin(i);  // one of them finds the block taken and goes on to the next
+  EXPECT_EQ(trace_.status->ring_skipped.load(), kBlockSlots);
   write_end(held, sleeping, 1, 60, 77, 5, 0, 1);
   const TraceFile file = read();
   EXPECT_EQ(file.torn, 0u);
-  EXPECT_EQ(file.calls.size(), kSlots - 1);
   for (size_t i = 1; i < file.calls.size(); i++) EXPECT_EQ(file.calls[i].count, file.calls[i - 1].count + 1);
   EXPECT_EQ(file.calls.back().count, kSlots + 99);
+  EXPECT_GE(file.calls.size(), kSlots - 2 * kBlockSlots);
 }
 
-// One that comes even later finds newer records in its slots, and goes on to a number that is free.
-TEST_F(TraceRoundtrip, AWriterThatComesAfterALapTakesANewNumber) {
+// It then finds that all others have lapped its block, whose numbers are too old to be read, and takes another.
+TEST_F(TraceRoundtrip, AWriterThatWasLappedTakesANewBlock) {
   open();
   constexpr uint64_t kSlots = kSegmentBytes / sizeof(Record);
-  for (uint64_t i = 0; i < kSlots + 1; i++) begin(i);
-  trace_.status->ring_next.store(0);  // as if it had got its number a lap ago
-  uint64_t sequence;
-  reserve(trace_, sequence);
-  EXPECT_EQ(sequence, kSlots + 1);
-  EXPECT_EQ(trace_.status->ring_skipped.load(), kSlots + 1);
+  Cursor sleeper = {};
+  uint64_t first, second;
+  Record* record = reserve(trace_, sleeper, first);
+  write_end(record, first, 1, 60, 77, 5, 0, 1);
+  for (uint64_t i = 0; i < kSlots + 100; i++) begin(i);
+  record = reserve(trace_, sleeper, second);
+  write_end(record, second, 1, 60, 77, 5, 0, 1);
+  EXPECT_GT(second, first + kSlots);
+  EXPECT_EQ(trace_.status->ring_skipped.load(), kBlockSlots + kBlockSlots - 1);
+  EXPECT_EQ(read().torn, 0u);
+}
+
+TEST_F(TraceRoundtrip, TwoWritersNeverShareABlock) {
+  open();
+  Cursor one = {}, other = {};
+  uint64_t a, b;
+  for (uint64_t i = 0; i < 100; i++) {
+    const Record* mine = reserve(trace_, one, a);
+    const Record* theirs = reserve(trace_, other, b);
+    EXPECT_NE((mine - trace_.ring) / kBlockSlots, (theirs - trace_.ring) / kBlockSlots);
+  }
 }
 
 TEST_F(TraceRoundtrip, ATornRecordIsCountedAndSkipped) {
@@ -183,7 +200,7 @@ TEST_F(TraceRoundtrip, ATornRecordIsCountedAndSkipped) {
   begin(1);
   begin(2);
   uint64_t sequence;
-  reserve(trace_, sequence);            // killed here
+  reserve(trace_, cursor(), sequence);            // killed here
   begin(4);
   trace_.ring[1].begin.count = 99;      // killed while storing, with an old commit word
   const TraceFile file = read();
@@ -345,7 +362,7 @@ TEST_F(TraceRoundtrip, TimesComeFromTheStampClock) {
   trace_.status->second_clock = {3000, 6000, 106000};
   trace_.status->heartbeat.clock = {21000, 15000, 115500};  // the wall clock was set by 500 ns
   uint64_t sequence;
-  Record* record = reserve(trace_, sequence);
+  Record* record = reserve(trace_, cursor(), sequence);
   write_mark(record, sequence, 25000, kMarkStep, 1, 1, 0, nullptr, 0);
   const TraceFile file = read();
   ASSERT_EQ(file.marks.size(), 1u);
@@ -429,7 +446,7 @@ TEST(TraceLiveness, TheLockLivesAndDiesWithItsProcess) {
   for (int fd : {ready[0], ready[1], leave[0], leave[1]}) close(fd);
 }
 
-// --- what format 1.1 added ---------------------------------------------------------------------------------------------------
+// --- what format 2 added ---------------------------------------------------------------------------------------------------
 
 TEST_F(TraceFixture, HostCallsAndDigestsComeBack) {
   open();
@@ -445,15 +462,15 @@ TEST_F(TraceFixture, HostCallsAndDigestsComeBack) {
   order.fn = static_cast<uint16_t>(abi::kHostFunctions[static_cast<unsigned>(abi::HostRow::cudaEventRecord)].id);
   order.other = 0x66;
   uint64_t first, second, third, sequence;
-  Record* record = reserve(trace_, first);
+  Record* record = reserve(trace_, cursor(), first);
   write_host_begin(record, first, wait);
-  record = reserve(trace_, second);
+  record = reserve(trace_, cursor(), second);
   write_host_begin(record, second, order);
-  record = reserve(trace_, sequence);
+  record = reserve(trace_, cursor(), sequence);
   write_host_end(record, sequence, wait.stamp + 1000, wait.fn, 77, first, 5);
-  record = reserve(trace_, third);
+  record = reserve(trace_, cursor(), third);
   write_host_begin(record, third, wait);
-  record = reserve(trace_, sequence);
+  record = reserve(trace_, cursor(), sequence);
   write_digest(record, sequence, {wait.stamp, static_cast<uint16_t>(abi::Fn::AllReduce), 77, 123, 0xfeed, 4096, 17, 2, true});
   const TraceFile file = read();
   EXPECT_EQ(file.torn, 0u);
@@ -477,7 +494,7 @@ TEST_F(TraceFixture, HostCallsAndDigestsComeBack) {
   EXPECT_TRUE(file.digests[0].output);
 }
 
-// A file of format 1.0 has zeros where 1.1 has counts, and zero would mean that nothing ever started.
+// A file of format 1 has zeros where 2 has counts, and zero would mean that nothing ever started.
 TEST_F(TraceFixture, AnOlderFileDoesNotSayWhatItsFormatLacked) {
   open();
   CommSlot& slot = trace_.comms[0];
@@ -485,12 +502,75 @@ TEST_F(TraceFixture, AnOlderFileDoesNotSayWhatItsFormatLacked) {
   slot.coll_completed.store(UINT64_MAX);
   slot.serial.store(1);
   EXPECT_EQ(read().comms.at(0).p2p_started, std::optional<uint64_t>(0));
-  trace_.header->version_minor = 0;
+  trace_.header->version_major = 1;
   const TraceFile old = read();
   ASSERT_EQ(old.comms.size(), 1u);
   EXPECT_EQ(old.comms[0].p2p_started, std::nullopt);
   EXPECT_EQ(old.comms[0].coll_started, std::nullopt);
   EXPECT_EQ(old.states, StatesKnown::no_driver);
+}
+
+TEST_F(TraceFixture, AnEndInPlaceIsAnEnd) {
+  open();
+  const uint64_t first = begin(1), second = begin(2);
+  end_in_place(&trace_.ring[first], first, static_cast<uint64_t>(clock_ns(CLOCK_MONOTONIC)), 5, 1);
+  const TraceFile file = read();
+  EXPECT_EQ(file.torn, 0u);
+  ASSERT_EQ(file.calls.size(), 2u);
+  EXPECT_TRUE(file.calls[0].returned);
+  EXPECT_EQ(file.calls[0].result, 5);
+  EXPECT_GE(file.calls[0].return_time.mono_ns, file.calls[0].called.mono_ns);
+  EXPECT_EQ(file.calls[0].seq, UINT64_MAX) << "a failed call gives its number back";
+  EXPECT_FALSE(file.calls[1].returned);
+  EXPECT_EQ(file.calls[1].event, second);
+}
+
+// Numbers were handed out one by one, ends were records of their own, and the check covered all of a begin.
+TEST_F(TraceFixture, FilesOfFormat1AreStillRead) {
+  open();
+  trace_.header->version_major = 1;
+  trace_.status->ring_block.store(0);
+  end(begin(1));
+  begin(2);
+  trace_.status->ring_next.store(4);  // and one number was handed out and never written
+  const TraceFile file = read();
+  ASSERT_EQ(file.calls.size(), 2u);
+  EXPECT_TRUE(file.calls[0].returned);
+  EXPECT_FALSE(file.calls[1].returned);
+  EXPECT_EQ(file.torn, 1u);
+}
+
+TEST_F(TraceFixture, InFullModeTheFirstEventsStayAndTheRestIsCounted) {
+  FileHeader header = test_header();
+  header.mode = TraceMode::full;
+  ASSERT_EQ(create(trace_, folder_.path().c_str(), header, clocks_now(), clocks_now, kSegmentBytes).what, nullptr);
+  constexpr uint64_t kSlots = kSegmentBytes / sizeof(Record);
+  for (uint64_t i = 0; i < kSlots + 1000; i++) begin(i);
+  const TraceFile file = read();
+  EXPECT_EQ(file.calls.size(), kSlots);
+  EXPECT_EQ(file.calls.front().count, 0u);
+  EXPECT_EQ(file.calls.back().count, kSlots - 1);
+  EXPECT_EQ(file.overwritten + file.torn, 0u);
+  EXPECT_GE(file.dropped, 1000u);  // in blocks, and the last one is not at its end
+  EXPECT_LT(file.dropped, 1000u + kBlockSlots);
+}
+
+TEST_F(TraceFixture, InFullModeAFullDiskDropsWhatComes) {
+  FileHeader header = test_header();
+  header.mode = TraceMode::full;
+  ASSERT_EQ(create(trace_, folder_.path().c_str(), header, clocks_now(), clocks_now, 16 * kSegmentBytes).what, nullptr);
+  struct rlimit old, limit;
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &old), 0);
+  limit = old;
+  limit.rlim_cur = trace_.header->areas[kRingArea].offset + 2 * kSegmentBytes + 100;
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
+  constexpr uint64_t kSlots = 2 * kSegmentBytes / sizeof(Record);
+  for (uint64_t i = 0; i < kSlots + 500; i++) begin(i);
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &old), 0);
+  const TraceFile file = read();
+  EXPECT_EQ(file.calls.size(), kSlots);
+  EXPECT_EQ(file.calls.front().count, 0u);
+  EXPECT_GE(file.dropped, 500u);
 }
 
 TEST_F(TraceFixture, TheEnvironmentIsFoundByName) {
