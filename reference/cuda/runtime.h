@@ -20,6 +20,10 @@ extern "C" {
 // on the device, so that no program takes the missing result for a result.
 __attribute__((visibility("default"))) cudaError_t lockstep_host_refuse_kernel(const char* how);
 
+// Work that the device was given touches no memory. Says so once on stderr (`what` names the work and the address);
+// every later call reports it.
+__attribute__((visibility("default"))) void lockstep_host_illegal_address(const char* what);
+
 // A program called what the host runtime lacks. Says so on stderr, once per function; from then on cudaGetLastError
 // reports it whatever is called in between, so that no program that checks for errors now and then misses it.
 __attribute__((visibility("default"))) cudaError_t lockstep_host_refuse_function(const char* name);

@@ -42,6 +42,15 @@ cudaError_t lockstep_host_refuse_kernel(const char* how) {
   return cudaErrorNotSupported;
 }
 
+void lockstep_host_illegal_address(const char* what) {
+  if (g_sticky.exchange(cudaErrorIllegalAddress) == cudaSuccess)
+    std::fprintf(
+        stderr,
+        "lockstep host runtime: %s is not memory of this process; this and every later CUDA call of the process "
+        "fails (cudaErrorIllegalAddress)\n",
+        what);
+}
+
 cudaError_t lockstep_host_refuse_function(const char* name) {
   static std::mutex mutex;
   static std::set<std::string>* const told = new std::set<std::string>;

@@ -4,13 +4,44 @@
 
 #include "reference/nccl/checks.h"
 
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+
 #include "cuda_runtime_api.h"
+#include "reference/cuda/runtime.h"
 #include "reference/nccl/settings.h"
 
 namespace lockstep::nccl {
 namespace {
 
 bool has(abi::Fn fn, abi::ArgRole role) { return abi::has_role(fn, role); }
+
+bool reads(const Comm& comm, const Call& call) {
+  return call.fn != abi::Fn::Recv && (call.fn != abi::Fn::Broadcast || comm.rank == call.root);
+}
+bool writes(const Comm& comm, const Call& call) {
+  return call.fn != abi::Fn::Send && (call.fn != abi::Fn::Reduce || comm.rank == call.root);
+}
+
+// Asks the kernel, which answers where a look would end the process. Memory from malloc or numpy is the rare case, and
+// is copied anyway.
+bool is_mapped(const void* pointer) {
+  if (api().heap_offset(pointer)) return true;
+  char byte = 0;
+  const iovec here{&byte, 1};
+  const iovec there{const_cast<void*>(pointer), 1};
+  return process_vm_readv(getpid(), &here, 1, &there, 1, 0) == 1 || errno != EFAULT;
+}
+bool found_no_memory(const Call& call, const char* what, const void* pointer) {
+  if (is_mapped(pointer)) return false;
+  char text[96];
+  std::snprintf(text, sizeof text, "nccl%s: %s %p", abi::find_function(call.fn)->name, what, pointer);
+  lockstep_host_illegal_address(text);
+  return true;
+}
 
 // NCCL_CHECK_POINTERS=1: buffers must be memory that CUDA knows.
 ncclResult_t check_buffer(const char* name, const char* what, const void* pointer) {
@@ -21,17 +52,19 @@ ncclResult_t check_buffer(const char* name, const char* what, const void* pointe
 ncclResult_t check_buffers(const char* name, const Comm& comm, const Call& call) {
   static const bool wanted = int_setting("NCCL_CHECK_POINTERS", 0) == 1;
   if (!wanted) return ncclSuccess;
-  const bool rooted = call.fn == abi::Fn::Broadcast || call.fn == abi::Fn::Reduce;
-  const bool at_root = !rooted || comm.rank == call.root;
   ncclResult_t result = ncclSuccess;
-  if (call.fn != abi::Fn::Recv && (call.fn != abi::Fn::Broadcast || at_root))
-    result = check_buffer(name, "sendbuff", call.send);
-  if (result == ncclSuccess && call.fn != abi::Fn::Send && (call.fn != abi::Fn::Reduce || at_root))
-    result = check_buffer(name, "recvbuff", call.recv);
+  if (reads(comm, call)) result = check_buffer(name, "sendbuff", call.send);
+  if (result == ncclSuccess && writes(comm, call)) result = check_buffer(name, "recvbuff", call.recv);
   return result;
 }
 
 }  // namespace
+
+bool runs_into_nothing(const Comm& comm, const Call& call) {
+  if (call.bytes() == 0 || (comm.nranks == 1 && call.send == call.recv)) return false;
+  return (reads(comm, call) && found_no_memory(call, "sendbuff", call.send)) ||
+         (writes(comm, call) && found_no_memory(call, "recvbuff", call.recv));
+}
 
 ncclResult_t cuda_ready() {
   if (api().ready() == cudaSuccess) return ncclSuccess;

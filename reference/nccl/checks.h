@@ -19,6 +19,9 @@ ncclResult_t look_up(const char* name, ncclComm_t handle, std::shared_ptr<Comm>&
 ncclResult_t check_ready(const Comm& comm);
 ncclResult_t look_up_ready(const char* name, ncclComm_t handle, std::shared_ptr<Comm>& comm);
 ncclResult_t check_pointer(const char* name, const char* what, const void* pointer);
+// Buffers that are memory of nobody. NCCL does not look at them: its kernel runs into them, so the call succeeds, every
+// CUDA call from then on fails, and the peers wait. True: so it was, and there is nothing to start.
+bool runs_into_nothing(const Comm& comm, const Call& call);
 // An operation's arguments; fills in what its operator comes down to.
 ncclResult_t check_arguments(const char* name, Comm& comm, Call& call);
 // The same for what NCCL finds out when it takes the operation in: not at all for a count of 0.

@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "reference/nccl/log.h"
+#include "reference/nccl/settings.h"
 
 namespace lockstep::nccl {
 namespace {
@@ -23,12 +24,14 @@ constexpr size_t kLine = 64;
 enum class Mismatch { by_chunks, hang, finish };
 Mismatch mismatch_rule() {
   static const Mismatch rule = [] {
-    const char* text = std::getenv("LOCKSTEP_HOST_MISMATCH");
+    const char* const text = setting("LOCKSTEP_HOST_MISMATCH");
     const std::string_view value = text == nullptr ? "" : text;
     if (value == "hang") return Mismatch::hang;
     if (value == "finish") return Mismatch::finish;
     if (!value.empty())
-      std::fprintf(stderr, "lockstep host runtime: LOCKSTEP_HOST_MISMATCH is '%s', expected hang or finish\n", text);
+      std::fprintf(stderr,
+                   "lockstep host runtime: LOCKSTEP_HOST_MISMATCH is '%s', expected hang or finish; it is ignored\n",
+                   text);
     return Mismatch::by_chunks;
   }();
   return rule;

@@ -4,6 +4,7 @@
 
 #include "reference/nccl/fault_setting.h"
 
+#include <cerrno>
 #include <cstdlib>
 #include <optional>
 #include <string_view>
@@ -28,10 +29,14 @@ constexpr Known kActions[] = {{"skip", Action::skip, ""},        {"delay", Actio
                               {"fail", Action::fail, "code"},    {"kill", Action::kill, ""},
                               {"stop", Action::stop, ""}};
 
+// Seconds. More of them overflow what a sleep can be told, which then sleeps not at all.
+constexpr double kLongestDelay = 1e9;
+
 std::optional<int64_t> number(const std::string& text) {
   char* end = nullptr;
+  errno = 0;
   const long long value = std::strtoll(text.c_str(), &end, 10);
-  if (text.empty() || *end != '\0') return std::nullopt;
+  if (text.empty() || *end != '\0' || errno == ERANGE) return std::nullopt;
   return value;
 }
 
@@ -118,7 +123,7 @@ class Reader {
   bool set_seconds(const std::string& value) {
     char* end = nullptr;
     fault_.seconds = std::strtod(value.c_str(), &end);
-    return !value.empty() && *end == '\0' && fault_.seconds >= 0;
+    return !value.empty() && *end == '\0' && fault_.seconds >= 0 && fault_.seconds <= kLongestDelay;
   }
   bool set_function(const std::string& value) {
     const abi::FunctionInfo* const info = abi::find_function(std::string_view(value));

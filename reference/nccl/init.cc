@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <mutex>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -52,9 +53,20 @@ Joined join(Comm& comm) {
 }
 
 // NCCL refuses two ranks on one device. Here that is a setting: machines without GPUs have as many as one likes.
-bool device_is_shared(Comm& comm) {
+bool device_may_be_shared() {
   const char* const rule = setting("LOCKSTEP_HOST_DUPLICATE_DEVICE");
-  if (rule == nullptr || std::string_view(rule) != "refuse") return false;
+  if (rule == nullptr || *rule == '\0') return true;
+  if (std::string_view(rule) == "refuse") return false;
+  static std::once_flag said;
+  std::call_once(said, [rule] {
+    std::fprintf(stderr,
+                 "lockstep host runtime: LOCKSTEP_HOST_DUPLICATE_DEVICE is '%s', expected refuse; it is ignored\n",
+                 rule);
+  });
+  return true;
+}
+bool device_is_shared(Comm& comm) {
+  if (device_may_be_shared()) return false;
   for (int a = 0; a < comm.nranks; ++a)
     for (int b = a + 1; b < comm.nranks; ++b)
       if (comm.control->member(a).device == comm.control->member(b).device) {

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "interpose/include/lockstep.h"
+#include "reference/nccl/checks.h"
 #include "reference/nccl/collective.h"
 #include "reference/nccl/fault.h"
 #include "reference/nccl/log.h"
@@ -139,6 +140,7 @@ ncclResult_t launch_one(const std::shared_ptr<Comm>& comm, Call call) {
   if (!self_messages_pair(*comm, calls)) return ncclInvalidUsage;
   bool captured = false;
   if (const ncclResult_t result = capture(comm, calls, captured); result != ncclSuccess || captured) return result;
+  if (runs_into_nothing(*comm, call)) return ncclSuccess;
   const auto queue = std::move(call.queue);  // what is kept of the call has no use for it
   start(comm, calls, queue, {});
   return ncclSuccess;
@@ -153,6 +155,8 @@ ncclResult_t check_launch(const Comm& comm, Calls calls) {
 ncclResult_t launch(const std::shared_ptr<Comm>& comm, Calls calls) {
   bool captured = false;
   if (const ncclResult_t result = capture(comm, calls, captured); result != ncclSuccess || captured) return result;
+  for (const Call& call : calls)
+    if (runs_into_nothing(*comm, call)) return ncclSuccess;
   const Streams streams = streams_of(calls);
   std::vector<host::Point> after;
   for (size_t s = 1; s < streams.size(); ++s) after.push_back(api().tail(streams[s]));

@@ -214,6 +214,8 @@ TEST(FaultSetting, ThatIsWrongStopsEverybodyWithASentence) {
       {"skip:rank=1,call=2,value=3", "'value=3' is not understood by skip"},
       {"delay:rank=1,call=2", "seconds=... is missing"},
       {"delay:rank=1,call=2,seconds=soon", "'seconds=soon' is not understood"},
+      {"delay:rank=1,call=2,seconds=1e99", "'seconds=1e99' is not understood"},
+      {"count:rank=1,call=2,value=99999999999999999999", "'value=99999999999999999999' is not understood"},
       {"op:rank=1,call=2,value=median", "'value=median' is not understood"},
       {"kill:rank=0,call=1,fn=CommSplit", "'fn=CommSplit' is not understood"},
       {"skip:rank=0,call=1;nonsense", "in 'nonsense': 'nonsense' is no action"}};

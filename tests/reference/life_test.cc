@@ -235,6 +235,47 @@ TEST(Life, GoesOnInAChildForkedBeforeAndFailsClearlyInOneForkedAfter) {
   });
 }
 
+// NCCL does not look at buffers, its kernels do: the call succeeds, then CUDA is out of order, and the peer waits.
+TEST(Life, BuffersThatAreNoMemoryAreAnIllegalAddress) {
+  for (const bool in_group : {false, true})
+    for (const bool sends_it : {false, true}) {
+      ncclUniqueId id;
+      NCCL_OK(ncclGetUniqueId(&id));
+      std::vector<Child> ranks;
+      for (int rank = 0; rank < 2; ++rank)
+        ranks.emplace_back([&, rank] {
+          Rank me(rank, 2, id);
+          DeviceBuffer<int> data(4);
+          void* const nowhere = in_group ? reinterpret_cast<void*>(8) : nullptr;
+          // What a call does not use may be anything.
+          NCCL_OK(ncclReduce(data.data, rank == 0 ? data.data : nowhere, 4, ncclInt, ncclSum, 0, me.comm, me.stream));
+          NCCL_OK(ncclAllReduce(nowhere, nowhere, 0, ncclInt, ncclSum, me.comm, me.stream));
+          me.sync();
+          const bool wrong = rank == 0;
+          ::testing::internal::CaptureStderr();
+          if (in_group) NCCL_OK(ncclGroupStart());
+          NCCL_OK(ncclAllReduce(wrong && sends_it ? nowhere : data.data, wrong && !sends_it ? nowhere : data.data, 4,
+                                ncclInt, ncclSum, me.comm, me.stream));
+          if (in_group) NCCL_OK(ncclGroupEnd());
+          const std::string said = ::testing::internal::GetCapturedStderr();
+          if (wrong) {
+            EXPECT_NE(std::string::npos, said.find(sends_it ? "ncclAllReduce: sendbuff" : "ncclAllReduce: recvbuff"))
+                << said;
+            EXPECT_EQ(cudaErrorIllegalAddress, cudaStreamSynchronize(me.stream));
+            EXPECT_EQ(cudaErrorIllegalAddress, cudaGetLastError());
+            EXPECT_EQ(cudaErrorIllegalAddress, cudaGetLastError());
+          } else {
+            EXPECT_EQ("", said);
+            std::this_thread::sleep_for(milliseconds(20));
+            EXPECT_EQ(cudaErrorNotReady, cudaStreamQuery(me.stream));
+          }
+          std::fflush(nullptr);
+          _exit(::testing::Test::HasFailure() ? 1 : 0);  // the communicator cannot end well any more
+        });
+      expect_all_end_well(ranks);
+    }
+}
+
 // exit() with every thread of the runtime still there, and work in flight.
 TEST(Life, ExitsWithWorkInFlight) {
   ncclUniqueId id;
