@@ -8,6 +8,7 @@
 
 #include <dlfcn.h>
 
+#include <atomic>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
@@ -447,6 +448,17 @@ int find_function(const char* symbol, int version, bool per_thread, void** funct
   return kNotFound;
 }
 
+// Nobody but NVIDIA's own CUDA runtime asks for these tables, and it does so first of all. Without them it gives up
+// with "API call is not supported in the installed CUDA driver", which sends its user the wrong way.
+void explain_other_runtime(const char* symbol) {
+  static std::atomic<bool> said{false};
+  if (symbol == nullptr || std::strcmp(symbol, "cuGetExportTable") != 0 || said.exchange(true)) return;
+  std::fprintf(stderr,
+               "lockstep host runtime: a CUDA runtime other than the host runtime's is in this process (linked in "
+               "statically, or found by an RPATH) and cannot work on it; relink with -cudart shared and without the "
+               "RPATH, or preload the host runtime's three libraries\n");
+}
+
 constexpr unsigned long long kPerThreadFlag = 2;
 
 CUresult get_function(const char* symbol, void** function, int version, unsigned long long flags, int* status) {
@@ -464,6 +476,7 @@ CUresult get_function(const char* symbol, void** function, int version, unsigned
 
 LOCKSTEP_DRIVER CUresult cuGetProcAddress_v2(const char* symbol, void** function, int version, unsigned long long flags,
                                              int* status) {
+  explain_other_runtime(symbol);
   int found = kFound;
   const CUresult result = get_function(symbol, function, version, flags, &found);
   if (status != nullptr && result == cudaSuccess) *status = found;

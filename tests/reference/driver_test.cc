@@ -187,6 +187,23 @@ TEST(Driver, NamesItsErrors) {
   EXPECT_EQ(1, say(12345, &text));
 }
 
+// What a static cudart asks for before all else: its own error says nothing of where it is.
+TEST(Driver, TellsAnotherCudaRuntimeWhereItIs) {
+  in_child([] {
+    const auto find = driver<int(const char*, void**, int, unsigned long long, int*)>("cuGetProcAddress_v2");
+    ::testing::internal::CaptureStderr();
+    for (int i = 0; i < 2; ++i) {
+      void* function = nullptr;
+      int status = 0;
+      EXPECT_EQ(500, find("cuGetExportTable", &function, 13000, 0, &status));
+      EXPECT_EQ(nullptr, function);
+    }
+    const std::string said = ::testing::internal::GetCapturedStderr();
+    EXPECT_EQ(0u, said.find("lockstep host runtime: a CUDA runtime other than the host runtime's")) << said;
+    EXPECT_EQ(said.size() - 1, said.find('\n')) << "said once: " << said;
+  });
+}
+
 TEST(Driver, RefusesDeviceCode) {
   in_child([] {
     EXPECT_EQ(801, driver<int(void*, const void*)>("cuModuleLoadData")(nullptr, ""));
