@@ -5,9 +5,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <filesystem>
+#include <optional>
 #include <system_error>
+#include <thread>
+
+#include "tools/agreed.h"
 
 namespace lockstep {
 namespace fs = std::filesystem;
@@ -52,6 +57,80 @@ Result<Found> find_traces(const std::string& folder) {
   return found;
 }
 
+// Calls work(i) for each i below n, by as many threads as there are cores.
+template <class Work>
+void in_parallel(size_t n, Work work) {
+  std::atomic<size_t> next{0};
+  const auto some = [&] {
+    for (size_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < n;) work(i);
+  };
+  const size_t most = std::min<size_t>({std::max(1u, std::thread::hardware_concurrency()), 16, n / 8 + 1});
+  std::vector<std::thread> threads;
+  try {
+    for (size_t i = 1; i < most; i++) threads.emplace_back(some);
+  } catch (const std::system_error&) {  // a limit of the user's: fewer do it, too
+  }
+  some();
+  for (std::thread& thread : threads) thread.join();
+}
+
+constexpr size_t kWorthShrinking = 32;  // with fewer files there is memory enough for all that is in them
+
+// Fills in what all members of a communicator agree on; empty when there is nothing of the kind.
+std::optional<AgreedRows> learn_agreed(const std::vector<std::string>& paths) {
+  if (paths.size() < kWorthShrinking) return std::nullopt;
+  AgreedRows agreed;
+  std::vector<std::optional<trace::TraceFile>> heads;
+  constexpr size_t kAtOnce = 512;
+  for (size_t first = 0; first < paths.size(); first += kAtOnce) {
+    heads.assign(std::min(kAtOnce, paths.size() - first), std::nullopt);
+    in_parallel(heads.size(), [&](size_t i) {
+      Result<trace::TraceFile> head = trace::read_head(paths[first + i]);
+      if (head) heads[i] = std::move(*head);
+    });
+    for (size_t i = 0; i < heads.size(); i++)
+      if (heads[i]) agreed.add_head(*heads[i], first + i);
+  }
+  const std::vector<size_t> teachers = agreed.settle();
+  if (teachers.empty()) return std::nullopt;
+  in_parallel(teachers.size(), [&](size_t i) {
+    const Result<trace::TraceFile> file = trace::read_trace(paths[teachers[i]]);
+    if (file) agreed.learn(*file, teachers[i]);
+  });
+  return agreed;
+}
+
+struct Loaded {
+  std::optional<Process> process;
+  std::string why_not;
+};
+
+Loaded load_one(const std::string& path) {
+  Result<trace::TraceFile> file = trace::read_trace(path);
+  if (!file) return {std::nullopt, file.error()};
+  if (!file->status_known)  // its end would look like a death that never was
+    return {std::nullopt, path + ": cut off before its status block, so it says nothing about its rank; copy it again"};
+  Loaded loaded;
+  loaded.process.emplace();
+  loaded.process->file = std::move(*file);
+  loaded.process->liveness = trace::look_alive(loaded.process->file);
+  return loaded;
+}
+
+// In the order of the paths. A file that does not go along with what was agreed makes all be read again, and kept.
+std::vector<Loaded> load_all(const std::vector<std::string>& paths, const std::optional<AgreedRows>& agreed) {
+  std::vector<Loaded> loaded(paths.size());
+  std::atomic<bool> kept_whole{false};
+  in_parallel(paths.size(), [&](size_t i) {
+    if (kept_whole.load(std::memory_order_relaxed)) return;
+    loaded[i] = load_one(paths[i]);
+    if (agreed && loaded[i].process && !agreed->shrink(loaded[i].process->file)) kept_whole.store(true);
+  });
+  if (!kept_whole) return loaded;
+  loaded.clear();
+  return load_all(paths, std::nullopt);
+}
+
 }  // namespace
 
 Result<Job> load_job(const std::string& folder) {
@@ -67,21 +146,9 @@ Result<Job> load_job(const std::string& folder) {
   job.folder = folder;
   job.left_out = std::move(found->left_out);
   std::vector<Process> processes;
-  for (const std::string& path : found->traces) {
-    Result<trace::TraceFile> file = trace::read_trace(path);
-    if (!file) {
-      job.left_out.push_back(file.error());
-      continue;
-    }
-    if (!file->status_known) {  // its end would look like a death that never was
-      job.left_out.push_back(path +
-                             ": cut off before its status block, so it says nothing about its rank; copy it again");
-      continue;
-    }
-    Process process;
-    process.file = std::move(*file);
-    process.liveness = trace::look_alive(process.file);
-    processes.push_back(std::move(process));
+  for (Loaded& one : load_all(found->traces, learn_agreed(found->traces))) {
+    if (one.process) processes.push_back(std::move(*one.process));
+    if (!one.why_not.empty()) job.left_out.push_back(std::move(one.why_not));
   }
   if (processes.empty())
     return Error{fmt::format("{}: none of its {} trace files can be read; the first: {}", folder, found->traces.size(),

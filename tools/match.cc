@@ -97,7 +97,7 @@ Member make_member(const Run& run, size_t rank, const CommInfo& info, const Call
   // The fixed area remembers what the ring may have lost.
   for (const Call& call : info.recent) {
     const auto known = [&](const Call* other) { return other->event == call.event; };
-    if (std::none_of(member.collectives.begin(), member.collectives.end(), known) && is_collective(call) &&
+    if (std::none_of(member.collectives.rbegin(), member.collectives.rend(), known) && is_collective(call) &&
         call.seq != UINT64_MAX && call.seq < info.coll_called && call.count != 0 && !member.call_at(call.seq))
       member.collectives.push_back(&call);
   }

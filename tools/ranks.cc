@@ -198,13 +198,13 @@ bool better_claim(const Run& run, const Rank& a, const Rank& b) {
 
 void settle_clashes(Run& run) {
   std::vector<Rank> settled;
+  std::map<int, size_t> by_number;
   for (Rank& rank : run.ranks) {
-    const auto other = std::find_if(settled.begin(), settled.end(),
-                                    [&](const Rank& r) { return rank.number >= 0 && r.number == rank.number; });
-    if (other == settled.end()) {
+    if (rank.number < 0 || by_number.try_emplace(rank.number, settled.size()).second) {
       settled.push_back(std::move(rank));
       continue;
     }
+    Rank* const other = &settled[by_number[rank.number]];
     Rank loser = *other;
     if (better_claim(run, rank, *other)) {
       *other = rank;

@@ -44,6 +44,37 @@ bool copy_guarded(const InputFile& file, uint64_t offset, size_t lock_offset, Co
   return false;
 }
 
+// Calls use(offset, slot) for the slots of an area whose first word is not zero. Most are free and many are holes in the
+// file, so they are read a block at a time and holes not at all.
+template <class T, class Use>
+void each_used_slot(const InputFile& file, const Extent& extent, Use use) {
+  constexpr uint64_t kBlock = 64u << 10;
+  const uint64_t slots = std::min<uint64_t>(extent.size / extent.stride, 1u << 16);
+  const uint64_t at_once = std::max<uint64_t>(kBlock / extent.stride, 1);  // a stride is what the file says it is
+  std::vector<unsigned char> block(static_cast<size_t>(at_once > 1 ? at_once * extent.stride : sizeof(T)));
+  for (uint64_t i = 0; i < slots;) {
+    const uint64_t offset = extent.offset + i * extent.stride;
+    const uint64_t data = file.skip_hole(offset, extent.offset + slots * extent.stride);
+    if (data - offset >= extent.stride) {
+      i += (data - offset) / extent.stride;
+      continue;
+    }
+    const uint64_t n = std::min(at_once, slots - i);
+    const size_t want = static_cast<size_t>((n - 1) * extent.stride + sizeof(T));
+    const size_t got = file.read(offset, block.data(), want);
+    for (uint64_t k = 0; k < n && k * extent.stride + sizeof(T) <= got; k++) {
+      uint32_t first;
+      std::memcpy(&first, &block[static_cast<size_t>(k * extent.stride)], sizeof first);
+      if (first == 0) continue;
+      Copy<T> slot;
+      std::memcpy(slot.bytes, &block[static_cast<size_t>(k * extent.stride)], sizeof(T));
+      use(offset + k * extent.stride, slot);
+    }
+    if (got < want) return;
+    i += n;
+  }
+}
+
 void terminate(FileHeader& h) {
   for (auto [text, size] : {std::pair<char*, size_t>{h.boot_id, sizeof h.boot_id}, {h.host, sizeof h.host},
                             {h.exe, sizeof h.exe}, {h.command, sizeof h.command}, {h.run_id, sizeof h.run_id},
@@ -147,10 +178,8 @@ void read_threads(const InputFile& file, uint32_t process_marks, const Clock& cl
   Copy<ThreadSlot> latest;
   const bool have_latest = process_marks != 0 && process_marks <= slots &&
                            copy_guarded(file, extent.offset + (process_marks - 1) * extent.stride, kLock, latest);
-  for (uint64_t i = 0; i < slots; i++) {
-    Copy<ThreadSlot> slot;
-    const uint64_t offset = extent.offset + i * extent.stride;
-    if (!copy(file, offset, slot) || slot->tid.load(std::memory_order_relaxed) == 0) continue;
+  static_assert(offsetof(ThreadSlot, tid) == 0);
+  each_used_slot<ThreadSlot>(file, extent, [&](uint64_t offset, Copy<ThreadSlot>& slot) {
     const bool whole = copy_guarded(file, offset, kLock, slot);
     ThreadInfo thread;
     thread.tid = slot->tid.load(std::memory_order_relaxed);
@@ -167,7 +196,7 @@ void read_threads(const InputFile& file, uint32_t process_marks, const Clock& cl
     }
     if (whole) add_marks(slot->marks.bits == 0 && have_latest ? latest->marks : slot->marks, thread);
     out.threads.push_back(std::move(thread));
-  }
+  });
 }
 
 Call call_of(const CallSummary& summary, uint32_t comm, const Clock& clock) {
@@ -256,17 +285,15 @@ void read_comms(const InputFile& file, const Clock& clock, TraceFile& out) {
     out.problems.push_back(out.path + ": cut off before its communicators");
     return;
   }
-  const uint64_t slots = std::min<uint64_t>(extent.size / extent.stride, 1u << 16);
-  for (uint64_t i = 0; i < slots; i++) {
-    const uint64_t offset = extent.offset + i * extent.stride;
-    Copy<CommSlot> first, second;
-    if (!copy(file, offset, first) || first->serial.load(std::memory_order_relaxed) == 0) continue;
-    if (!copy(file, offset, second) || second->serial.load(std::memory_order_relaxed) == 0) continue;
+  static_assert(offsetof(CommSlot, serial) == 0);
+  each_used_slot<CommSlot>(file, extent, [&](uint64_t offset, const Copy<CommSlot>& first) {
+    Copy<CommSlot> second;
+    if (!copy(file, offset, second) || second->serial.load(std::memory_order_relaxed) == 0) return;
     CommInfo comm = comm_of(*second, clock);
     if (out.header.version_major >= 2) add_since_2(*second, comm);
     add_recent(*first, *second, clock, comm);
     out.comms.push_back(std::move(comm));
-  }
+  });
   std::sort(out.comms.begin(), out.comms.end(),
             [](const CommInfo& a, const CommInfo& b) { return a.serial < b.serial; });
 }
@@ -285,7 +312,9 @@ std::optional<std::string> TraceFile::environment(std::string_view name) const {
   return {};
 }
 
-Result<TraceFile> read_trace(const std::string& path) {
+namespace {
+
+Result<TraceFile> read(const std::string& path, bool events) {
   const InputFile file(path);
   if (!file.is_open()) return unusable(path, "cannot be read: " + file.why_not());
   const Result<FileHeader> header = read_header(file, path);
@@ -300,6 +329,7 @@ Result<TraceFile> read_trace(const std::string& path) {
   if (!there) return out;
   read_threads(file, status->process_marks.load(std::memory_order_relaxed), clock, out);
   read_comms(file, clock, out);
+  if (!events) return out;
   const Extent arena = detail::extent_of(out.header, kArenaArea, 0, file);
   if (arena.size == 0) out.problems.push_back(path + ": cut off before its arena, so it has no stacks and no modules");
   detail::read_arena(file, arena, status->arena_next.load(std::memory_order_relaxed), out);
@@ -308,5 +338,10 @@ Result<TraceFile> read_trace(const std::string& path) {
   detail::read_ring(file, ring, clock, *status, out);
   return out;
 }
+
+}  // namespace
+
+Result<TraceFile> read_trace(const std::string& path) { return read(path, true); }
+Result<TraceFile> read_head(const std::string& path) { return read(path, false); }
 
 }  // namespace lockstep::trace

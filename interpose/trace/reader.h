@@ -198,6 +198,8 @@ struct TraceFile {
 
 // Reads a trace file. An error means nothing of it can be used: not a trace, too short for its header, of a newer format.
 Result<TraceFile> read_trace(const std::string& path);
+// The same without arena and events: who the process is, its state, threads and communicators.
+Result<TraceFile> read_head(const std::string& path);
 
 // Is the process of this trace alive now? Asked of the lock it holds on the file (fcntl F_GETLK), and of /proc only when
 // boot id, pid namespace and start time match this machine's, so a copied trace is never judged by local pids.

@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
 #include <unordered_set>
 
 #include "interpose/trace/reader_parts.h"
@@ -48,13 +49,14 @@ uint64_t begun(const Record& record) {
 std::vector<Raw> collect(const InputFile& file, const Extent& ring, uint16_t version_major,
                          std::vector<uint64_t>& unfinished) {
   std::vector<Raw> found;
-  std::vector<Raw> chunk(kSegmentBytes / sizeof(Record));
+  constexpr size_t kChunk = (256u << 10) / sizeof(Record);
+  const auto chunk = std::make_unique_for_overwrite<Raw[]>(kChunk);
   const uint64_t end = ring.offset + ring.size / sizeof(Record) * sizeof(Record);
   for (uint64_t at = ring.offset; at < end;) {
     const uint64_t data = file.skip_hole(at, end);
     at += (data - at) / sizeof(Record) * sizeof(Record);
-    const size_t want = static_cast<size_t>(std::min<uint64_t>(chunk.size(), (end - at) / sizeof(Record)));
-    const size_t got = file.read(at, chunk.data(), want * sizeof(Record)) / sizeof(Record);
+    const size_t want = static_cast<size_t>(std::min<uint64_t>(kChunk, (end - at) / sizeof(Record)));
+    const size_t got = file.read(at, chunk.get(), want * sizeof(Record)) / sizeof(Record);
     for (size_t i = 0; i < got; i++) {
       if (complete(chunk[i].record(), version_major))
         found.push_back(chunk[i]);
@@ -64,7 +66,8 @@ std::vector<Raw> collect(const InputFile& file, const Extent& ring, uint16_t ver
     if (got < want || want == 0) break;
     at += got * sizeof(Record);
   }
-  std::sort(found.begin(), found.end(), [](const Raw& a, const Raw& b) { return a.sequence() < b.sequence(); });
+  const auto before = [](const Raw& a, const Raw& b) { return a.sequence() < b.sequence(); };
+  if (!std::is_sorted(found.begin(), found.end(), before)) std::sort(found.begin(), found.end(), before);
   const auto same = [](const Raw& a, const Raw& b) { return a.sequence() == b.sequence(); };
   found.erase(std::unique(found.begin(), found.end(), same), found.end());
   return found;
@@ -235,6 +238,8 @@ void read_ring(const InputFile& file, const Extent& ring, const Clock& clock, co
   std::vector<uint64_t> unfinished;
   std::vector<Raw> found = collect(file, ring, out.header.version_major, unfinished);
   keep_window(found, unfinished, status, out);
+  const auto is_call = [](const Raw& raw) { return raw.record().kind == static_cast<uint16_t>(RecordKind::call_begin); };
+  out.calls.reserve(static_cast<size_t>(std::count_if(found.begin(), found.end(), is_call)));
   for (const Raw& raw : found) {
     switch (static_cast<RecordKind>(raw.record().kind)) {
       case RecordKind::call_begin: out.calls.push_back(call_of(raw.record(), clock, out.header.version_major)); break;

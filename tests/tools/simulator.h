@@ -84,7 +84,8 @@ struct Schedule {
   bool stays = false;                      // at its end a rank waits for work instead of ending
 };
 
-Schedule random_schedule(Random& random);
+// Lengthy: several times as many events, and none of count 0.
+Schedule random_schedule(Random& random, bool lengthy = false);
 
 // --- faults
 

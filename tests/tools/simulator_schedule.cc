@@ -14,7 +14,7 @@ using abi::Fn;
 
 class Maker {
  public:
-  explicit Maker(Random& random) : random_(random) {}
+  Maker(Random& random, bool lengthy) : random_(random), lengthy_(lengthy) {}
 
   Schedule make() {
     schedule_.ranks = random_.pick(std::vector<int>{2, 2, 3, 3, 4, 4, 4, 6, 8, 8, 12, 16});
@@ -24,7 +24,7 @@ class Maker {
     slow_ = random_.chance(0.5) ? random_.below(schedule_.ranks) : -1;
     sync_chance_ = random_.pick(std::vector<double>{0.02, 0.2, 0.7});
     make_comms();
-    const int steps = 1 + random_.below(4), events = 2 + random_.below(8);
+    const int steps = (1 + random_.below(4)) * (lengthy_ ? 6 : 1), events = 2 + random_.below(8);
     for (int step = 0; step < steps; step++)
       for (int i = 0; i < events; i++) add_event();
     for (int rank = 0; rank < schedule_.ranks; rank++)
@@ -97,7 +97,7 @@ class Maker {
       case 2:
         return grouped(family);
       case 3:
-        return zero(family);
+        return lengthy_ ? collective(family) : zero(family);
       default:
         return collective(family);
     }
@@ -223,10 +223,11 @@ class Maker {
   std::vector<bool> made_;
   int event_ = 0, streams_ = 1, slow_ = -1;
   double sync_chance_ = 0;
+  bool lengthy_;
 };
 
 }  // namespace
 
-Schedule random_schedule(Random& random) { return Maker(random).make(); }
+Schedule random_schedule(Random& random, bool lengthy) { return Maker(random, lengthy).make(); }
 
 }  // namespace lockstep::test
