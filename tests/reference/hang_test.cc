@@ -4,6 +4,7 @@
 // by an abort, and must leave nothing behind when the process is killed.
 
 #include <dirent.h>
+#include <poll.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 
@@ -335,6 +336,20 @@ TEST(Init, WaitsForAMissingRankWithoutCpuAndDiesWhenKilled) {
   EXPECT_EQ(0, WEXITSTATUS(rank.status()));
 }
 
+// What comes through the pipe until `wanted` has come, the pipe ends, or it is time.
+std::string read_until(int pipe, const char* wanted, Clock::time_point deadline) {
+  std::string text;
+  char buffer[512];
+  while (text.find(wanted) == std::string::npos && Clock::now() < deadline) {
+    pollfd ready{pipe, POLLIN, 0};
+    if (poll(&ready, 1, 100) <= 0) continue;
+    const ssize_t got = read(pipe, buffer, sizeof buffer);
+    if (got <= 0) break;
+    text.append(buffer, static_cast<size_t>(got));
+  }
+  return text;
+}
+
 TEST(Init, WithARankTwiceOrAWrongCountHangsAndWarns) {
   for (const bool twice : {true, false}) {
     ncclUniqueId id;
@@ -349,18 +364,16 @@ TEST(Init, WithARankTwiceOrAWrongCountHangsAndWarns) {
         ncclComm_t comm = nullptr;
         ncclCommInitRank(&comm, twice || i == 0 ? 2 : 3, id, twice ? 1 : i);
       });
-    EXPECT_TRUE(ranks[0].still_runs_after(kLongEnough));
-    EXPECT_TRUE(ranks[1].still_runs_after(milliseconds(0)));
     unsetenv("NCCL_DEBUG");
     close(output[1]);
+    const char* const wanted = twice ? "has already checked in" : "mismatch in info from procs";
+    const std::string text = read_until(output[0], wanted, Clock::now() + milliseconds(30000));
+    EXPECT_TRUE(ranks[0].still_runs_after(kLongEnough));
+    EXPECT_TRUE(ranks[1].still_runs_after(milliseconds(0)));
     for (Child& rank : ranks) rank.kill_now();
-    std::string text;
-    char buffer[512];
-    for (ssize_t got; (got = read(output[0], buffer, sizeof buffer)) > 0;)
-      text.append(buffer, static_cast<size_t>(got));
     close(output[0]);
     EXPECT_NE(std::string::npos, text.find("NCCL WARN Bootstrap")) << text;
-    EXPECT_NE(std::string::npos, text.find(twice ? "has already checked in" : "mismatch in info from procs")) << text;
+    EXPECT_NE(std::string::npos, text.find(wanted)) << text;
   }
 }
 
