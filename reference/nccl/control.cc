@@ -5,6 +5,7 @@
 #include "reference/nccl/control.h"
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/random.h>
@@ -78,7 +79,13 @@ struct Segments {
   std::map<Nonce, std::shared_ptr<Control>> made;
 };
 Segments& segments() {
-  static Segments* const the_one = new Segments;  // never destroyed: threads may run while the process exits
+  static Segments* const the_one = [] {  // never destroyed: threads may run while the process exits
+    auto* const made = new Segments;
+    // A child forked while another thread is in here would wait for that thread, which it does not have.
+    pthread_atfork([] { segments().mutex.lock(); }, [] { segments().mutex.unlock(); },
+                   [] { segments().mutex.unlock(); });
+    return made;
+  }();
   return *the_one;
 }
 

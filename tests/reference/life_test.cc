@@ -235,6 +235,31 @@ TEST(Life, GoesOnInAChildForkedBeforeAndFailsClearlyInOneForkedAfter) {
   });
 }
 
+// A child has none of its parent's threads, so it must not wait for what one of them held.
+TEST(Life, ChildrenForkedBesideBusyThreadsDoNotHang) {
+  in_child([] {
+    std::atomic<bool> over{false};
+    std::thread busy([&over] {
+      while (!over.load()) {
+        ncclComm_t comm = nullptr;
+        NCCL_OK(ncclCommInitAll(&comm, 1, nullptr));
+        NCCL_OK(ncclCommDestroy(comm));
+      }
+    });
+    for (int i = 0; i < 40; ++i) {
+      std::vector<Child> child;
+      child.emplace_back([] {
+        ncclUniqueId id;
+        NCCL_OK(ncclGetUniqueId(&id));
+      });
+      expect_all_end_well(child, milliseconds(10000));
+      if (::testing::Test::HasFailure()) break;
+    }
+    over.store(true);
+    busy.join();
+  });
+}
+
 // NCCL does not look at buffers, its kernels do: the call succeeds, then CUDA is out of order, and the peer waits.
 TEST(Life, BuffersThatAreNoMemoryAreAnIllegalAddress) {
   for (const bool in_group : {false, true})
