@@ -277,8 +277,10 @@ const std::vector<std::string>& setting_words() {
 
 Result<Scenario> parse_scenario(const std::string& path, const std::string& text) {
   // What is no text is not quoted in complaints either.
-  const auto control = std::find_if(text.begin(), text.end(),
-                                    [](unsigned char c) { return c < ' ' && c != '\n' && c != '\t' && c != '\r'; });
+  const auto control = std::find_if(text.begin(), text.end(), [&text](const char& c) {
+    if (c == '\r') return (&c)[1] != '\n' && &c != &text.back();  // a line may end as on Windows
+    return static_cast<unsigned char>(c) < ' ' && c != '\n' && c != '\t';
+  });
   if (control != text.end())
     return Error{path + ": this is no text file (byte " + std::to_string(control - text.begin()) +
                  " is a control character); expected a scenario, as in docs/scenarios.md"};
