@@ -58,6 +58,9 @@ Dlsym true_dlsym() {
   return known;
 }
 
+// The assembly's test, for calls that come before the true dlsym is known.
+bool may_be_ours(const char* name) { return (name[0] == 'n' && name[1] == 'c') || (name[0] == 'c' && name[1] == 'u'); }
+
 bool inert() {
   static int known;  // 1 = inert, 2 = not
   if (known == 0) known = disabled() ? 1 : 2;
@@ -99,7 +102,7 @@ LockstepFound lockstep_dlsym(void* handle, const char* name, const void* caller)
   const LockstepFound not_ours = {nullptr, 1};
   const Dlsym known = true_dlsym();
   if (!known) return {nullptr, 0};
-  if (!name || handle == RTLD_NEXT) return not_ours;
+  if (!name || handle == RTLD_NEXT || !may_be_ours(name)) return not_ours;
   const lockstep::abi::FunctionInfo* function = strncmp(name, "nccl", 4) == 0 ? lockstep::abi::find_function(name + 4) : nullptr;
   if (function && !function->hooked) function = nullptr;
   const int row = function ? -1 : host_row(name);
