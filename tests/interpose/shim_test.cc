@@ -245,8 +245,7 @@ TEST_F(Shim, MoreCommunicatorsThanSlots) {
   EXPECT_EQ(ids.size(), file.comms.size());
 }
 
-// --- ways to end
-// -------------------------------------------------------------------------------------------------------------
+// --- ways to end ---
 
 TEST_F(Shim, ExitStatusIsRecorded) {
   EXPECT_TRUE(client({"exit", "7"}).exited_with(7));
@@ -302,8 +301,7 @@ TEST_F(Shim, ACallThatNeverReturnsIsOnRecord) {
   EXPECT_EQ(file.comms[0].coll_returned, 0u);
 }
 
-// --- no harm
-// ------------------------------------------------------------------------------------------------------------------
+// --- no harm ---
 
 TEST_F(Shim, SwitchedOffItLeavesNothing) {
   const Outcome outcome = client({"results"}, {{"LOCKSTEP", "0"}});
@@ -364,8 +362,7 @@ TEST_F(Shim, AProcessThatNeverUsesNcclIsLeftAlone) {
   EXPECT_TRUE(folder_.traces().empty());
 }
 
-// --- hangs
-// --------------------------------------------------------------------------------------------------------------------
+// --- hangs ---
 
 std::string request_in(const std::string& folder) { return trace::slurp(folder + "/" + trace::kSnapshotRequestFile); }
 
@@ -409,12 +406,12 @@ TEST_P(SnapshotOf, AThreadEndsInTheStackItsCallRecorded) {
 std::vector<SnapshotOf::ParamType> threads_to_look_at() {
   std::vector<SnapshotOf::ParamType> cases;
   for (const std::string& client : {std::string(kClient), std::string(kClientWithFramePointers)}) {
-#ifndef __SANITIZE_ADDRESS__  // there all frames, NCCL's too, need the frame pointer, which nobody tells of a sleeping
-                              // thread
+    // With the address sanitizer all frames need the frame pointer, which nobody tells of a sleeping thread.
+#ifndef __SANITIZE_ADDRESS__
     cases.emplace_back(client, "hang", trace::SnapshotSource::syscall_state);
 #endif
-#ifndef __SANITIZE_THREAD__  // it holds a signal back until the next call it intercepts, and a spinning thread makes
-                             // none
+    // The thread sanitizer holds a signal back until the next call it intercepts; a spinning thread makes none.
+#ifndef __SANITIZE_THREAD__
     cases.emplace_back(client, "spin-inside", trace::SnapshotSource::signal);
 #endif
   }
