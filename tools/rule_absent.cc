@@ -152,8 +152,7 @@ class Downstream {
   std::vector<bool> taken_;
 };
 
-// --- findings
-// ----------------------------------------------------------------------------------------------------------------
+// --- findings ---
 
 void add_unique(std::vector<size_t>& to, const std::vector<size_t>& ranks, const std::vector<size_t>& except) {
   for (const size_t rank : ranks)
@@ -188,6 +187,8 @@ void describe_edge(const Evidence& evidence, const Wait& wait, Finding& finding)
                                sends ? "send" : "receive", wait.seq, sends ? "receive" : "send");
 }
 
+}  // namespace
+
 void set_op(const Evidence& evidence, const Wait& wait, Finding& finding) {
   switch (wait.what) {
     case Wait::What::collective:
@@ -202,6 +203,8 @@ void set_op(const Evidence& evidence, const Wait& wait, Finding& finding) {
       return;
   }
 }
+
+namespace {
 
 void weigh(const Evidence& evidence, const Wait& wait, Finding& finding) {
   const Comm& comm = evidence.table.comms[wait.comm];

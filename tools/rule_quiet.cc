@@ -106,16 +106,11 @@ std::optional<Finding> late(const Evidence& evidence, const std::vector<Wait>& w
   finding.kind = Kind::straggler;
   finding.severity = Severity::note;
   finding.comm = oldest->comm;
-  if (oldest->what == Wait::What::collective) finding.seq = oldest->seq;
   finding.since = oldest->since;
   finding.pending_ns = oldest->age_ns;
   finding.victims = oldest->waiting;
   for (const size_t rank : oldest->absent) finding.actual[rank] = std::nullopt;
-  for (const Member& member : evidence.table.comms[oldest->comm].members)
-    if (const Call* call = member.call_at(oldest->seq); call && finding.op.empty()) {
-      finding.op = op_name(*call);
-      finding.expected = signature_of(*call);
-    }
+  set_op(evidence, *oldest, finding);
   return finding;
 }
 

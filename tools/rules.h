@@ -78,6 +78,8 @@ Sits where_it_sits(const Evidence& evidence, size_t rank);
 bool is_stuck(const Evidence& evidence, size_t rank);
 
 // --- rule_absent.cc ---
+// Which operation is waited for: the row, the message or the call that makes a communicator.
+void set_op(const Evidence& evidence, const Wait& wait, Finding& finding);
 // Who is to blame for the waits that are old enough, or whose absent ranks can never come; root causes only.
 // `explained` are communicators whose mismatch already accounts for what happens on them.
 std::vector<Finding> blame_waits(const Evidence& evidence, const std::vector<Wait>& waits,
