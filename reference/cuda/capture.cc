@@ -68,6 +68,12 @@ std::vector<std::shared_ptr<Capture>> in_the_way_of(const Stream& legacy) {
       }
   return found;
 }
+// Using it all the same invalidates them, and fails.
+cudaError_t clear_the_way_of(const Stream& stream) {
+  const auto blocked = in_the_way_of(stream);
+  for (const auto& capture : blocked) capture->invalid = true;
+  return blocked.empty() ? cudaSuccess : cudaErrorStreamCaptureImplicit;
+}
 
 // Every node that one of these waits for, and they themselves.
 std::unordered_set<const Node*> ancestors(const std::vector<Node*>& of) {
@@ -163,9 +169,7 @@ cudaError_t capture(const std::vector<std::shared_ptr<Stream>>& streams, const T
   std::vector<std::shared_ptr<Capture>> involved;
   bool outside = false;
   for (const auto& stream : streams) {
-    const auto blocked = in_the_way_of(*stream);
-    for (const auto& other : blocked) other->invalid = true;
-    if (!blocked.empty()) return cudaErrorStreamCaptureImplicit;
+    if (const cudaError_t e = clear_the_way_of(*stream)) return e;
     if (!stream->seat)
       outside = true;
     else if (std::find(involved.begin(), involved.end(), stream->seat->capture) == involved.end())
@@ -203,9 +207,7 @@ cudaError_t check_allowed() {
 cudaError_t check_not_captured(const std::shared_ptr<Stream>& stream) {
   if (nobody_captures()) return cudaSuccess;
   const std::lock_guard lock(state().mutex);
-  const auto blocked = in_the_way_of(*stream);
-  for (const auto& other : blocked) other->invalid = true;
-  if (!blocked.empty()) return cudaErrorStreamCaptureImplicit;
+  if (const cudaError_t e = clear_the_way_of(*stream)) return e;
   if (!stream->seat) return cudaSuccess;
   if (stream->seat->capture->invalid) return cudaErrorStreamCaptureInvalidated;
   stream->seat->capture->invalid = true;
@@ -237,9 +239,7 @@ cudaError_t capture_record(const std::shared_ptr<Stream>& stream, Event& event, 
   captured = false;
   if (nobody_captures()) return cudaSuccess;
   const std::lock_guard lock(state().mutex);
-  const auto blocked = in_the_way_of(*stream);
-  for (const auto& other : blocked) other->invalid = true;
-  if (!blocked.empty()) return cudaErrorStreamCaptureImplicit;
+  if (const cudaError_t e = clear_the_way_of(*stream)) return e;
   if (!stream->seat) return cudaSuccess;
   if (stream->seat->capture->invalid) return cudaErrorStreamCaptureInvalidated;
   event.record_captured(std::make_shared<Seat>(*stream->seat));
@@ -252,9 +252,7 @@ cudaError_t capture_wait(const std::shared_ptr<Stream>& stream, const Event& eve
   const auto from = event.captured();
   if (nobody_captures()) return from ? cudaErrorCapturedEvent : cudaSuccess;
   const std::lock_guard lock(state().mutex);
-  const auto blocked = in_the_way_of(*stream);
-  for (const auto& other : blocked) other->invalid = true;
-  if (!blocked.empty()) return cudaErrorStreamCaptureImplicit;
+  if (const cudaError_t e = clear_the_way_of(*stream)) return e;
   const auto seat = stream->seat;
   if (!from && !seat) return cudaSuccess;
   if (from && from->capture->over) {  // of a capture that has ended
