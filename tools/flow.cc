@@ -119,7 +119,7 @@ void Flow::lower_row(size_t comm, uint64_t seq) {
   for (const auto& of : layout_->rows[comm]) {
     const auto first = std::lower_bound(of.begin(), of.end(), seq,
                                         [](const auto& row, uint64_t wanted) { return row.first < wanted; });
-    if (first != of.end()) todo_.push_back(first->second);
+    if (first != of.end()) lowered_.push_back(first->second);
   }
 }
 
@@ -128,7 +128,7 @@ void Flow::lower_edge(const EdgeKey& edge, uint64_t number) {
   if (found == layout_->messages.end()) return;
   const auto halves = found->second.find(number);
   if (halves == found->second.end()) return;
-  todo_.insert(todo_.end(), halves->second.begin(), halves->second.end());
+  lowered_.insert(lowered_.end(), halves->second.begin(), halves->second.end());
 }
 
 void Flow::lower(const Place& place) {
@@ -152,9 +152,9 @@ void Flow::lower(const Place& place) {
 }
 
 void Flow::drain() {
-  while (!todo_.empty()) {
-    const Place place = todo_.back();
-    todo_.pop_back();
+  while (!lowered_.empty()) {
+    const Place place = lowered_.back();
+    lowered_.pop_back();
     lower(place);
   }
 }

@@ -88,7 +88,7 @@ class Flow {
   std::shared_ptr<const Layout> layout_;
   std::vector<std::vector<size_t>> stuck_;  // by rank and stream: from here on
   std::vector<uint64_t> floor_;             // by communicator: rows from here on are stuck
-  std::vector<Place> todo_;
+  std::vector<Place> lowered_;              // whose consequences drain() has still to follow
 };
 
 }  // namespace lockstep
