@@ -27,14 +27,7 @@ class Front : public testing::Test {
     for (const auto& [name, value] : extra) environment[name] = value;
     return run(arguments, environment);
   }
-  TraceFile only_trace() const {
-    const std::vector<std::string> found = folder_.traces();
-    EXPECT_EQ(found.size(), 1u);
-    if (found.empty()) return {};
-    Result<TraceFile> file = trace::read_trace(found[0]);
-    EXPECT_TRUE(file) << file.error();
-    return file ? *file : TraceFile{};
-  }
+  TraceFile only_trace() const { return folder_.only_trace(); }
   static std::vector<std::string> names(const TraceFile& file) {
     std::vector<std::string> out;
     for (const Call& call : file.calls) out.push_back(abi::find_function(call.fn)->name);

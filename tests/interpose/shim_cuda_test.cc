@@ -31,16 +31,7 @@ class ShimCuda : public testing::Test {
     arguments.insert(arguments.begin(), kClient);
     return run(arguments, environment(extra), 30);
   }
-  TraceFile only_trace() const {
-    const std::vector<std::string> found = folder_.traces();
-    EXPECT_EQ(found.size(), 1u);
-    if (found.empty()) return {};
-    Result<TraceFile> file = trace::read_trace(found[0]);
-    EXPECT_TRUE(file) << file.error();
-    if (!file) return {};
-    for (const std::string& problem : file->problems) ADD_FAILURE() << problem;
-    return *file;
-  }
+  TraceFile only_trace() const { return folder_.only_trace(); }
   // Waits, in any build on any machine, until the trace says so.
   template <class Condition>
   bool becomes(Condition condition, double seconds = 20) const {

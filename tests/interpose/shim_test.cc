@@ -36,16 +36,7 @@ class Shim : public testing::Test {
     for (const auto& [name, value] : extra) out[name] = value;
     return out;
   }
-  TraceFile only_trace() const {
-    const std::vector<std::string> found = folder_.traces();
-    EXPECT_EQ(found.size(), 1u);
-    if (found.empty()) return {};
-    Result<TraceFile> file = trace::read_trace(found[0]);
-    EXPECT_TRUE(file) << file.error();
-    if (!file) return {};
-    for (const std::string& problem : file->problems) ADD_FAILURE() << problem;
-    return *file;
-  }
+  TraceFile only_trace() const { return folder_.only_trace(); }
   static std::vector<Call> of(const TraceFile& file, Fn fn) {
     std::vector<Call> out;
     for (const Call& call : file.calls)

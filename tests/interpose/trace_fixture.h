@@ -37,6 +37,17 @@ class TempFolder {
       if (entry.path().extension() == kFileSuffix) out.push_back(entry.path());
     return out;
   }
+  // Of a folder that must hold one, and a sound one.
+  TraceFile only_trace() const {
+    const std::vector<std::string> found = traces();
+    EXPECT_EQ(found.size(), 1u);
+    if (found.empty()) return {};
+    Result<TraceFile> file = read_trace(found[0]);
+    EXPECT_TRUE(file) << file.error();
+    if (!file) return {};
+    for (const std::string& problem : file->problems) ADD_FAILURE() << problem;
+    return *file;
+  }
 
  private:
   std::string path_;
