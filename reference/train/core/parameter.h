@@ -20,6 +20,7 @@ namespace train {
 struct Parameter {
   std::string name;             // "transformer.h.0.attn.c_attn.weight"
   std::vector<int64_t> global;  // shape of the whole tensor, vocabulary padding left out
+  int64_t index = 0;            // number among all parameters of the whole model: random numbers, the order everywhere
   // The part this rank holds: ranges [begin, end) along dimension `cut_dim`, in this order (three for c_attn, whose
   // rows are the queries', keys' and values'). No ranges: the whole tensor. A range may end beyond the global size:
   // vocabulary padding, whose rows are zero, get no gradient and appear in no file.

@@ -66,6 +66,8 @@ void linear_backward_input(cudaStream_t stream, Into x_grad, View y_grad, View w
                            int64_t outputs);
 void linear_backward_weight(cudaStream_t stream, Into w_grad, View y_grad, View x, int64_t rows, int64_t inputs,
                             int64_t outputs);
+// y += b in every row: the bias of a row-parallel layer, after the sum over ranks.
+void add_bias(cudaStream_t stream, View y, View b, int64_t rows, int64_t outputs);
 void bias_backward(cudaStream_t stream, Into b_grad, View y_grad, int64_t rows, int64_t outputs);
 
 // Layer norm over each row of x[rows, width] (Ba et al. 1607.06450), eps 1e-5; statistics [rows].
@@ -73,6 +75,7 @@ void layernorm_forward(cudaStream_t stream, View y, View mean, View rstd, View x
                        int64_t width);
 void layernorm_backward_input(cudaStream_t stream, Into x_grad, View y_grad, View x, View gain, View mean, View rstd,
                               int64_t rows, int64_t width);
+// Either gradient may be empty (a frozen parameter).
 void layernorm_backward_weight(cudaStream_t stream, Into gain_grad, Into bias_grad, View y_grad, View x, View mean,
                                View rstd, int64_t rows, int64_t width);
 
