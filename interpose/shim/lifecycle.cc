@@ -169,6 +169,8 @@ uint32_t end_init(Call& call, Fn fn, const CallArgs& args, ncclResult_t result, 
 
 void begin_teardown(Call& call, Fn fn, const CallArgs& args, const trace::BeginFields& f) {
   if (!call.comm) return;
+  // What these cut off looks complete to CUDA before they are back, and has not completed.
+  if (fn == Fn::CommAbort || fn == Fn::CommRevoke) unwatch(*call.comm);
   if (fn == Fn::CommSuspend || fn == Fn::CommResume || fn == Fn::CommRevoke) return;
   if (call.comm->slot->ended_stamp == 0) call.comm->slot->ended_stamp = f.stamp;
   // The handle goes before the call: NCCL may give it to another thread's communicator before the call is back.
@@ -193,7 +195,7 @@ void end_teardown(Call& call, Fn fn, const CallArgs& args, ncclResult_t result, 
     return;
   }
   if (fn == Fn::CommFinalize) set_state(*call.comm, CommState::finalized, stamp);
-  if (fn == Fn::CommDestroy || fn == Fn::CommAbort) unwatch(*call.comm);
+  if (fn == Fn::CommDestroy) unwatch(*call.comm);
   if (fn == Fn::CommDestroy) all_complete(*call.comm->slot);
   if (fn == Fn::CommDestroy) set_state(*call.comm, CommState::destroyed, stamp);
   if (fn == Fn::CommAbort) set_state(*call.comm, CommState::aborted, stamp);

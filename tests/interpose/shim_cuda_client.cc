@@ -30,6 +30,7 @@ void fake_cuda_capture(int);
 void fake_cuda_block_queries(int);
 int fake_cuda_events_under_capture();
 int fake_cuda_queries();
+void fake_nccl_during_abort(void (*)());
 }
 
 namespace {
@@ -95,6 +96,21 @@ void states(const char* first_gate, const char* second_gate) {
   wait_for_file(second_gate);
 }
 
+// One of two operations is complete when an abort cuts the other off, and takes its time.
+void cut_off(const char* gate) {
+  ncclComm_t comm = init();
+  all_reduce(comm);
+  fake_cuda_release(2);
+  all_reduce(comm);
+  fprintf(stderr, "called\n");
+  wait_for_file(gate);
+  fake_nccl_during_abort([] {
+    fake_cuda_release(UINT64_MAX);
+    usleep(300000);
+  });
+  ncclCommAbort(comm);
+}
+
 void capture() {
   ncclComm_t comm = init();
   all_reduce(comm);
@@ -144,6 +160,7 @@ int main(int argc, char** argv) {
     cudaEventSynchronize(event);
   }
   if (what == "states") states(argv[2], argv[3]);
+  if (what == "cut off") cut_off(argv[2]);
   if (what == "capture") capture();
   if (what == "digests") digests();
   if (what == "silent driver") {  // and then a call that hangs

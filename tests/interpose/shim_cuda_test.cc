@@ -139,6 +139,18 @@ TEST_F(ShimCuda, StartedAndCompletedAreCounted) {
   EXPECT_EQ(only_trace().comms.at(0).unwatched, 0u);
 }
 
+TEST_F(ShimCuda, WhatAnAbortCutsOffIsNotComplete) {
+  const std::string gate = folder_.path() + "/gate";
+  Process process({kClient, "cut off", gate}, environment());
+  ASSERT_TRUE(process.wait_for("called", 20)) << process.outcome().err;
+  EXPECT_TRUE(becomes([](const TraceFile& file) { return file.comms.at(0).coll_completed == Count(1); }));
+  trace::spill(gate, "");
+  EXPECT_TRUE(process.finish(20).exited_with(0));
+  const TraceFile file = only_trace();
+  EXPECT_EQ(file.comms.at(0).state, trace::CommState::aborted);
+  EXPECT_EQ(file.comms.at(0).coll_completed, Count(1)) << "what was cut off was taken to have completed";
+}
+
 TEST_F(ShimCuda, UnderCaptureNoEventIsRecordedAndReplaysAreCounted) {
   const Outcome outcome = client({"capture"});
   EXPECT_TRUE(outcome.exited_with(0));
