@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
-// What the ranks of a scene share besides NCCL: the unique ids, which a real job sends by MPI or a store, and the flags
-// of `tell` and `await`. One page of anonymous shared memory that the ranks inherit by descriptor; it is gone with
+// What the ranks of a scene share besides NCCL: the unique ids, which a real job sends by MPI or a store, the flags of
+// `tell` and `await`, and who has come and who has ended. One page of anonymous shared memory that the ranks inherit by descriptor; it is gone with
 // them. Every cell has one writer at a time and is waited for by short sleeps, so a rank that dies poisons nothing.
 
 #pragma once
@@ -27,6 +27,9 @@ struct Board {
   };
   Id ids[kMaxIds];
   std::atomic<uint32_t> flags[kMaxFlags];
+  int64_t made_wall_ns;                             // before any rank
+  std::atomic<uint32_t> present;                    // ranks that are ready to begin
+  std::atomic<uint32_t> ended[scenario::kMaxRanks];  // by rank of the scene; written by the launcher
 };
 
 // Makes a board, or maps the one behind an inherited descriptor. nullptr and a line on stderr when that fails.
@@ -45,5 +48,14 @@ void publish_id(Board& board, int cell, const ncclUniqueId& id);
 ncclUniqueId await_id(Board& board, int cell);
 void raise_flag(Board& board, int cell);
 void await_flag(Board& board, int cell, int64_t times);
+
+// Returns when all ranks are there, so that none waits in NCCL for another to be started and linked.
+void meet(Board& board, int ranks);
+
+void note_end(Board& board, int scene_rank);
+void await_end(Board& board, int scene_rank);
+
+// Returns when `lockstep run` has printed a verdict on this job; without it, at once.
+void await_verdict(const Board& board);
 
 }  // namespace lockstep::scene

@@ -65,15 +65,17 @@ int status_of(int wait_status) {
 
 // Of all ranks, in whatever order they end; a rank that fails does not end the others, since what becomes of them is
 // the scene.
-int wait_for_all(size_t ranks) {
+int wait_for_all(Board& board, const std::vector<pid_t>& pids) {
   int worst = 0;
-  while (ranks > 0) {
+  for (size_t left = pids.size(); left > 0;) {
     int status = 0;
-    if (pid_t pid = waitpid(-1, &status, 0); pid < 0 && errno == EINTR)
-      continue;
-    else if (pid < 0)
-      break;
-    ranks--;
+    const pid_t pid = waitpid(-1, &status, 0);
+    if (pid < 0 && errno == EINTR) continue;
+    if (pid < 0) break;
+    const auto rank = std::find(pids.begin(), pids.end(), pid);
+    if (rank == pids.end()) continue;
+    note_end(board, static_cast<int>(rank - pids.begin()));
+    left--;
     if (worst == 0) worst = status_of(status);
   }
   return worst;
@@ -91,10 +93,11 @@ int play_one(const scenario::Scenario& scenario, const PlayOptions& options) {
 
 int launch_processes(const scenario::Scenario& scenario, const PlayOptions& options) {
   int fd = -1;
-  if (!create_board(fd)) return 1;
+  Board* board = create_board(fd);
+  if (!board) return 1;
   set_environment(scenario);
   pid_t launcher = getpid();
-  size_t started = 0;
+  std::vector<pid_t> pids;
   for (int rank = 0; rank < scenario.ranks; rank++) {
     pid_t pid = fork();
     if (pid == 0) become_rank(scenario, options, fd, rank, launcher);
@@ -102,9 +105,9 @@ int launch_processes(const scenario::Scenario& scenario, const PlayOptions& opti
       std::perror("lockstep-scene: cannot start a rank");
       return 1;  // our death ends those that run
     }
-    started++;
+    pids.push_back(pid);
   }
-  return wait_for_all(started);
+  return wait_for_all(*board, pids);
 }
 
 int launch_threads(const scenario::Scenario& scenario, const PlayOptions& options) {
@@ -119,6 +122,7 @@ int launch_threads(const scenario::Scenario& scenario, const PlayOptions& option
       std::string name = "rank " + std::to_string(stage.world_rank[static_cast<size_t>(rank)]);
       prctl(PR_SET_NAME, name.c_str());
       play_rank(stage, rank);
+      note_end(stage.board, rank);
     });
   }
   for (std::thread& t : ranks) t.join();

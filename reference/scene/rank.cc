@@ -73,6 +73,7 @@ class Rank {
     allocate();
     make_stream("main");
     current_ = "main";
+    meet(stage_.board, scenario_.ranks);
     for (const Communicator& c : scenario_.communicators)
       if (!c.later) init(c);
     play_shift();
@@ -242,6 +243,10 @@ class Rank {
         return raise_flag(stage_.board, stage_.plan.flags.at(s.name));
       case Verb::await:
         return await_flag(stage_.board, stage_.plan.flags.at(s.name), s.number);
+      case Verb::await_end:
+        return await_end(stage_.board, static_cast<int>(s.number));
+      case Verb::await_verdict:
+        return await_verdict(stage_.board);
       case Verb::init:
         return init(*scenario_.find(s.name));
       case Verb::destroy:

@@ -114,6 +114,7 @@ enum class Shape : uint8_t {
   optional_number,
   seconds,
   name_and_number,
+  rank,
   block,
   counted_block
 };
@@ -135,6 +136,8 @@ constexpr Simple kSimple[] = {
     {"spin", Verb::spin, Shape::seconds, ""},
     {"tell", Verb::tell, Shape::name, "the name of a flag"},
     {"await", Verb::await, Shape::name_and_number, "the name of a flag"},
+    {"await-end", Verb::await_end, Shape::rank, "a rank"},
+    {"await-verdict", Verb::await_verdict, Shape::nothing, ""},
     {"init", Verb::init, Shape::name, "a communicator"},
     {"destroy", Verb::destroy, Shape::name, "a communicator"},
     {"finalize", Verb::finalize, Shape::name, "a communicator"},
@@ -173,6 +176,9 @@ void parse_simple(Cursor& cursor, const Simple& simple, Statement& s) {
     case Shape::name_and_number:
       s.name = cursor.word(simple.expected);
       s.number = at_end(cursor) ? 1 : cursor.number("how often", 1, 1'000'000);
+      break;
+    case Shape::rank:
+      s.number = cursor.number(simple.expected, 0, kMaxRanks - 1);
       break;
     case Shape::block:
       s.body = parse_block(cursor, s.line, simple.word);
@@ -231,6 +237,9 @@ void check_depth(Cursor& cursor, const Scenario& scenario, int rank, const std::
     if (depth > kMaxDepth)
       return cursor.fail(s.line, "blocks are nested more than " + std::to_string(kMaxDepth) + " deep");
     if (names_communicator(s.verb)) check_member(cursor, scenario, rank, s);
+    if (s.verb == Verb::await_end && (s.number >= scenario.ranks || s.number == rank))
+      return cursor.fail(s.line, "rank " + std::to_string(rank) + " cannot wait for the end of rank " +
+                                     std::to_string(s.number) + "; expected another rank of the scene");
     check_depth(cursor, scenario, rank, s.body, depth + 1);
   }
 }

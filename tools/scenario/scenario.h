@@ -40,6 +40,8 @@ enum class Verb : uint8_t {
   spin,         // seconds, on the CPU
   tell,         // raises flag `name` for all ranks
   await,        // waits until flag `name` was raised `number` times
+  await_end,    // waits until rank `number` of the scene has ended
+  await_verdict,  // waits until `lockstep run` has printed a verdict on this job
   init,         // makes communicator `name`
   destroy,
   finalize,
