@@ -35,7 +35,7 @@ class Mesh {
   explicit Mesh(const Shape& shape);
 
   const Shape& shape() const { return shape_; }
-  Place place(int rank) const;
+  Place place(int rank) const { return places_[static_cast<size_t>(rank)]; }
   int rank(const Place& place) const;  // reads dp, pp, cp and tp
   // The ranks that share every coordinate with `rank` but those named: group(5, "tp"), group(5, "dp-cp"), group(5,
   // "ep"), "edp". Ascending along the order string, so that the position in it is the coordinate ("dp-cp": cp + dp * cp
@@ -48,6 +48,7 @@ class Mesh {
 
  private:
   Shape shape_;
+  std::vector<Place> places_;  // by rank
 };
 
 }  // namespace train

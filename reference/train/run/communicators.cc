@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: MIT
+
+#include "reference/train/run/communicators.h"
+
+#include <algorithm>
+#include <vector>
+
+namespace train {
+namespace {
+
+// The part of the group that this rank is in: a run of `slice` ranks, or, with `stride`, the ranks at the same place of
+// every run.
+std::vector<int> part_of(const std::vector<int>& group, int rank, int slice, bool stride) {
+  if (slice == 0) return group;
+  const int mine = static_cast<int>(std::find(group.begin(), group.end(), rank) - group.begin());
+  std::vector<int> part;
+  for (int i = 0; i < static_cast<int>(group.size()); ++i)
+    if (stride ? i % slice == mine % slice : i / slice == mine / slice) part.push_back(group[static_cast<size_t>(i)]);
+  return part;
+}
+
+}  // namespace
+
+Comm split(const Comm& world, const Mesh& mesh, const std::string& axes, const std::string& name, int slice,
+           bool stride) {
+  const std::vector<int> members = part_of(mesh.group(world.rank(), axes), world.rank(), slice, stride);
+  if (members.size() == 1) return {};
+  const int place = static_cast<int>(std::find(members.begin(), members.end(), world.rank()) - members.begin());
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.commName = name.c_str();
+  ncclComm_t handle = nullptr;
+  check(ncclCommSplit(world.get(), members.front(), place, &handle, &config), "ncclCommSplit");
+  return Comm(handle, place, static_cast<int>(members.size()), name, members);
+}
+
+Communicators make_communicators(const ncclUniqueId& id, int rank, const Mesh& mesh, int hybrid_shard) {
+  Communicators all;
+  const Shape& shape = mesh.shape();
+  const int world = shape.world();
+  if (world == 1) return all;
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.commName = "world";
+  ncclComm_t handle = nullptr;
+  check(ncclCommInitRankConfig(&handle, world, id, rank, &config), "ncclCommInitRankConfig");
+  std::vector<int> everyone(static_cast<size_t>(world));
+  for (int i = 0; i < world; ++i) everyone[static_cast<size_t>(i)] = i;
+  all.world = Comm(handle, rank, world, "world", everyone);
+
+  all.data = split(all.world, mesh, "dp-cp", shape.cp > 1 ? "dp-cp" : "dp");
+  if (hybrid_shard > 0) {
+    all.shard = split(all.world, mesh, "dp-cp", "dp-shard", hybrid_shard);
+    all.replicas = split(all.world, mesh, "dp-cp", "dp-replicas", hybrid_shard, true);
+  }
+  all.tp = split(all.world, mesh, "tp", "tp");
+  all.pp = split(all.world, mesh, "pp", "pp");
+  all.cp = split(all.world, mesh, "cp", "cp");
+  all.model = split(all.world, mesh, "tp-pp", "model");
+  if (shape.ep > 1) {
+    all.ep = split(all.world, mesh, "ep", "ep");
+    all.experts = split(all.world, mesh, "edp", "edp");
+  }
+  return all;
+}
+
+}  // namespace train

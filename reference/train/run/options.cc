@@ -1,0 +1,321 @@
+// SPDX-License-Identifier: MIT
+
+#include "reference/train/run/options.h"
+
+#include <CLI/CLI.hpp>
+#include <cstdlib>
+#include <map>
+
+namespace train {
+namespace {
+
+constexpr const char* kFooter =
+    "The global batch is micro-batch x accum x dp: give any two, or one, and the rest follows.\n"
+    "Without a launcher the ranks are threads of this process. Launchers: mpirun, or any that sets RANK and WORLD_SIZE\n"
+    "together with NCCL_COMM_ID=host:port, or with --id-file on a folder that the ranks share.\n\n"
+    "examples: lockstep-train --dp 2 --zero 1 --steps 20\n"
+    "          mpirun -n 4 lockstep-train --fsdp full --wrap layer --prefetch both\n";
+
+void add_layout(CLI::App& app, Options& o) {
+  const char* group = "Layout";
+  app.add_option("--ranks", o.ranks, "ranks, as threads of this process (the product of the layout)")
+      ->check(CLI::Range(1, 1024))
+      ->group(group);
+  app.add_option("--id-file", o.id_file, "ranks as processes meet in this file, made by rank 0")->group(group);
+  app.add_option("--threads", o.threads, "threads of the kernels, shared by the ranks of a process (1)")
+      ->check(CLI::Range(1, 256))
+      ->group(group);
+  const auto degree = [&](const char* name, int& value, const char* text) {
+    return app.add_option(name, value, text)->check(CLI::Range(1, 1024))->group(group);
+  };
+  degree("--dp", o.shape.dp, "data-parallel ranks (what the others leave of the ranks)");
+  degree("--tp", o.shape.tp, "tensor-parallel ranks (1)");
+  degree("--pp", o.shape.pp, "pipeline stages (1)");
+  degree("--cp", o.shape.cp, "context-parallel ranks (1)");
+  degree("--ep", o.shape.ep, "expert-parallel ranks, carved out of dp x cp x tp (1)");
+  app.add_option("--order", o.shape.order, "axes of the grid from fastest to slowest (tp-cp-dp-pp)")->group(group);
+  app.add_flag("--sp", o.sequence_parallel, "sequence parallelism beside tensor parallelism")->group(group);
+  app.add_option_function<int>(
+         "--zero", [&o](const int& stage) { o.shard = static_cast<Shard>(stage); },
+         "ZeRO stage over dp: 0, 1, 2 or 3")
+      ->check(CLI::Range(0, 3))
+      ->group(group);
+  const std::map<std::string, Shard> strategies = {
+      {"full", Shard::full}, {"grad-op", Shard::grad_op}, {"hybrid", Shard::hybrid}};
+  app.add_option("--fsdp", o.shard, "FSDP over dp: full, grad-op or hybrid")
+      ->transform(CLI::CheckedTransformer(strategies).description(""))
+      ->excludes("--zero")
+      ->group(group);
+  app.add_option("--hybrid-shard", o.hybrid_shard, "ranks that share a parameter under --fsdp hybrid (half of dp)")
+      ->check(CLI::Range(1, 1024))
+      ->group(group);
+  app.add_option("--wrap", o.wrap, "units of FSDP: block, layer, size:N (parameters) or none (block)")->group(group);
+  app.add_option("--prefetch", o.prefetch, "gathers ahead of use: none, backward, forward or both (backward)")
+      ->check(CLI::IsMember({"none", "backward", "forward", "both"}).description(""))
+      ->group(group);
+  app.add_option("--schedule", o.schedule, "gpipe, 1f1b, interleaved, zero-bubble or zero-bubble-2 (1f1b)")
+      ->check(CLI::IsMember({"gpipe", "1f1b", "interleaved", "zero-bubble", "zero-bubble-2"}).description(""))
+      ->group(group);
+  app.add_option("--virtual-stages", o.virtual_stages, "chunks of the model on a pipeline stage (1)")
+      ->check(CLI::Range(1, 64))
+      ->group(group);
+  app.add_option("--cp-algo", o.cp_algo, "ring, allgather or ulysses (ring)")
+      ->check(CLI::IsMember({"ring", "allgather", "ulysses"}).description(""))
+      ->group(group);
+  app.add_option("--bucket-mb", o.bucket_mb, "gradients reduced together, MiB; the first bucket at most 1 (25)")
+      ->check(CLI::PositiveNumber.description(""))
+      ->group(group);
+  app.add_flag("!--no-overlap", o.overlap, "reduce after the backward pass, not during it")->group(group);
+  const std::map<std::string, Compress> compressions = {
+      {"none", Compress::none}, {"bf16", Compress::bf16}, {"topk", Compress::topk}};
+  app.add_option("--compress", o.compress, "gradients on the way between data-parallel ranks: none, bf16 or topk")
+      ->transform(CLI::CheckedTransformer(compressions).description(""))
+      ->group(group);
+  app.add_option("--topk-fraction", o.topk_fraction, "of a bucket's gradients, sent by --compress topk (0.01)")
+      ->check(CLI::Range(1e-6, 1.0))
+      ->group(group);
+  app.add_option("--fake-compute-us", o.fake_compute_us, "F,B,W: a stage's passes sleep so many microseconds")
+      ->delimiter(',')
+      ->expected(3)
+      ->group(group);
+  app.add_flag("--print-mesh", o.print_mesh, "print the grid and its groups, and end")->group(group);
+  app.add_flag("--print-schedule", o.print_schedule, "print the pipeline's timeline, and end")->group(group);
+}
+
+void add_model(CLI::App& app, Options& o) {
+  const char* group = "Model";
+  const auto size = [&](const char* name, auto& value, const char* text) {
+    return app.add_option(name, value, text)->check(CLI::Range(1, 1 << 20))->group(group);
+  };
+  size("--layers", o.layers, "layers (4)");
+  size("--heads", o.heads, "attention heads (4)");
+  size("--kv-heads", o.kv_heads, "key and value heads (as many as heads)");
+  size("--width", o.width, "width of the residual stream (128)");
+  size("--vocab", o.vocab, "classes; tokens are bytes (256)");
+  size("--vocab-multiple", o.vocab_multiple, "the vocabulary is padded to a multiple of this (1)");
+  size("--seq", o.seq, "tokens of a sequence (128)");
+  app.add_option("--pos", o.positions, "learned or rotary positions (learned)")
+      ->check(CLI::IsMember({"learned", "rotary"}).description(""))
+      ->group(group);
+  app.add_flag("--untied", o.untied, "the head has weights of its own")->group(group);
+  app.add_flag("--share-layers", o.share_layers, "every second layer uses the parameters of the one before it")
+      ->group(group);
+  size("--experts", o.experts, "experts of a mixture-of-experts MLP (none)");
+  size("--top-k", o.top_k, "experts a token is sent to (2)");
+  app.add_option("--capacity", o.capacity, "capacity factor of an expert, per sequence; 0 drops no token (0)")
+      ->check(CLI::NonNegativeNumber.description(""))
+      ->group(group);
+  app.add_option("--aux-loss", o.aux_loss, "weight of the experts' balance loss (0.01)")
+      ->check(CLI::NonNegativeNumber.description(""))
+      ->group(group);
+  app.add_option("--dropout", o.dropout, "probability (0)")->check(CLI::Range(0.0, 0.99))->group(group);
+  app.add_option("--freeze", o.freeze, "parameters whose name contains this get no gradient; may be repeated")
+      ->group(group);
+  const std::map<std::string, Dtype> types = {{"fp64", Dtype::f64}, {"fp32", Dtype::f32}, {"bf16", Dtype::bf16}};
+  app.add_option("--dtype", o.dtype, "fp64, fp32 or bf16 with fp32 master weights (fp32)")
+      ->transform(CLI::CheckedTransformer(types).description(""))
+      ->group(group);
+  app.add_option("--seed", o.seed, "of parameters, dropout and the order of samples (1)")->group(group);
+}
+
+void add_training(CLI::App& app, Options& o) {
+  const char* group = "Training";
+  const auto number = [&](const char* name, double& value, const char* text) {
+    return app.add_option(name, value, text)->check(CLI::NonNegativeNumber.description(""))->group(group);
+  };
+  const auto count = [&](const char* name, int64_t& value, const char* text) {
+    return app.add_option(name, value, text)->check(CLI::Range(1, 1 << 30))->group(group);
+  };
+  count("--steps", o.steps, "steps (100)");
+  count("--micro-batch", o.micro_batch, "sequences in a micro-batch of a rank (8)");
+  count("--accum", o.accum, "micro-batches of a rank in a step (1)");
+  count("--global-batch", o.global_batch, "sequences in a step over all ranks");
+  app.add_option("--optimizer", o.optimizer, "adamw or sgd (adamw)")
+      ->check(CLI::IsMember({"adamw", "sgd"}).description(""))
+      ->group(group);
+  number("--lr", o.lr, "learning rate (0.001)");
+  number("--min-lr", o.min_lr, "learning rate at the end of the cosine (0.0001)");
+  count("--warmup", o.warmup, "steps in which the rate rises linearly (none)");
+  count("--decay-steps", o.decay_steps, "step at which the cosine ends (constant rate)");
+  number("--beta1", o.beta1, "(0.9)");
+  number("--beta2", o.beta2, "(0.95)");
+  number("--eps", o.eps, "(1e-8)");
+  number("--weight-decay", o.weight_decay, "of matrices and embeddings (0.1)");
+  number("--momentum", o.momentum, "of sgd (0.9)");
+  number("--clip", o.clip, "largest norm of the whole gradient; 0: not clipped (1)");
+  number("--loss-scale", o.loss_scale, "factor on the gradients of the backward pass, halved when they overflow (1)");
+}
+
+void add_data(CLI::App& app, Options& o) {
+  const char* group = "Data and output";
+  app.add_option("--data", o.data, "a text file (a bundled one)")->group(group);
+  app.add_flag("--packed", o.packed, "documents end at blank lines and do not see each other")->group(group);
+  app.add_option("--mask-fraction", o.mask_fraction, "of the tokens have no label (0)")
+      ->check(CLI::Range(0.0, 0.95))
+      ->group(group);
+  app.add_option("--eval-every", o.eval_every, "steps between evaluations on the end of the text (none)")
+      ->check(CLI::Range(1, 1 << 30))
+      ->group(group);
+  app.add_option("--eval-batches", o.eval_batches, "micro-batches of an evaluation on each rank (4)")
+      ->check(CLI::Range(1, 1 << 20))
+      ->group(group);
+  app.add_option("--dump", o.dump, "write gradients, parameters and optimizer state of every step to this folder")
+      ->group(group);
+  app.add_option("--dump-every", o.dump_every, "steps between dumps (1)")->check(CLI::Range(1, 1 << 30))->group(group);
+  app.add_option("--save-init", o.save_init, "write the initial parameters (safetensors, nanoGPT's names), and end")
+      ->group(group);
+  app.add_option("--init", o.init, "start from the parameters in this file")->group(group);
+  app.add_flag("--memory", o.memory, "print memory by purpose at the end")->group(group);
+  app.add_flag("--quiet", o.quiet, "no line a step")->group(group);
+}
+
+template <class... Words>
+[[noreturn]] void refuse(const Words&... words) {
+  std::ostringstream out;
+  (out << ... << words);
+  throw Refusal(out.str());
+}
+
+void check_order(const std::string& order) {
+  std::vector<std::string> axes = CLI::detail::split(order, '-');
+  std::sort(axes.begin(), axes.end());
+  if (axes != std::vector<std::string>{"cp", "dp", "pp", "tp"})
+    refuse("--order is \"", order, "\"; it names each of tp, cp, dp and pp once, as in tp-cp-dp-pp");
+}
+
+void check_wrap(const std::string& wrap) {
+  if (wrap == "block" || wrap == "layer" || wrap == "none") return;
+  if (wrap.rfind("size:", 0) == 0 && wrap.size() > 5 && wrap.find_first_not_of("0123456789", 5) == std::string::npos &&
+      wrap.size() < 20)
+    return;
+  refuse("--wrap is \"", wrap, "\"; expected block, layer, none, or size:N with N parameters");
+}
+
+void complete_shape(Shape& shape, int world) {
+  const int others = shape.pp * shape.cp * shape.tp;
+  if (shape.dp == 0) {
+    if (world % others != 0)
+      refuse("ranks % (pp x cp x tp) = ", world, " % (", shape.pp, " x ", shape.cp, " x ", shape.tp,
+             ") is not 0: no number of data-parallel ranks fits");
+    shape.dp = world / others;
+  }
+  if (shape.world() != world)
+    refuse("dp x pp x cp x tp = ", shape.dp, " x ", shape.pp, " x ", shape.cp, " x ", shape.tp, " = ", shape.world(),
+           ", but there are ", world, " ranks");
+  if ((shape.dp * shape.cp * shape.tp) % shape.ep != 0)
+    refuse("(dp x cp x tp) % ep = (", shape.dp, " x ", shape.cp, " x ", shape.tp, ") % ", shape.ep, " is not 0");
+}
+
+// global_batch = micro_batch * accum * dp, solved for what was not given.
+void complete_batch(Options& o) {
+  const int64_t dp = o.shape.dp;
+  if (o.global_batch == 0) {
+    if (o.micro_batch == 0) o.micro_batch = 8;
+    if (o.accum == 0) o.accum = 1;
+    o.global_batch = o.micro_batch * o.accum * dp;
+  }
+  if (o.micro_batch == 0 && o.accum == 0) o.accum = 1;
+  int64_t& unknown = o.micro_batch == 0 ? o.micro_batch : o.accum;
+  const int64_t known = (o.micro_batch == 0 ? o.accum : o.micro_batch) * dp;
+  if (unknown == 0) {
+    if (o.global_batch % known != 0)
+      refuse("global batch = micro-batch x accum x dp: ", o.global_batch, " is not a multiple of ",
+             &unknown == &o.accum ? "micro-batch x dp = " : "accum x dp = ", known);
+    unknown = o.global_batch / known;
+  }
+  if (o.global_batch != o.micro_batch * o.accum * dp)
+    refuse("global batch = micro-batch x accum x dp: ", o.global_batch, " is not ", o.micro_batch, " x ", o.accum, " x ",
+           dp, " = ", o.micro_batch * o.accum * dp);
+}
+
+void check_model(Options& o) {
+  if (o.kv_heads == 0) o.kv_heads = o.heads;
+  const Shape& s = o.shape;
+  const auto multiple = [](const char* equation, int64_t a, int64_t b) {
+    if (a % b != 0) refuse(equation, " = ", a, " % ", b, " is not 0");
+  };
+  multiple("width % heads", o.width, o.heads);
+  multiple("heads % kv-heads", o.heads, o.kv_heads);
+  if (o.positions == "rotary") multiple("(width / heads) % 2 (rotary positions turn pairs)", o.width / o.heads, 2);
+  multiple("heads % tp", o.heads, s.tp);
+  if (o.kv_heads % s.tp != 0) multiple("tp % kv-heads (or kv-heads % tp)", s.tp, o.kv_heads);
+  multiple("(4 x width) % tp", 4 * o.width, s.tp);
+  if (o.layers % (s.pp * o.virtual_stages) != 0)
+    refuse("layers % (pp x virtual-stages) = ", o.layers, " % (", s.pp, " x ", o.virtual_stages, ") is not 0");
+  if (s.cp > 1) {
+    if (o.cp_algo == "ulysses") {
+      multiple("seq % cp", o.seq, s.cp);
+      multiple("(heads / tp) % cp (ulysses splits heads)", o.heads / s.tp, s.cp);
+    } else {
+      multiple("seq % (2 x cp) (zigzag chunks)", o.seq, 2 * s.cp);
+    }
+  }
+  if (o.sequence_parallel) {
+    if (s.tp == 1) refuse("--sp splits rows over tensor-parallel ranks, and tp = 1: give --tp");
+    multiple("(micro-batch x seq / cp) % tp (--sp)", o.micro_batch * o.seq / s.cp, s.tp);
+  }
+  if (s.ep > 1) {
+    if (o.experts == 0) refuse("ep = ", s.ep, ", but the model has no experts: give --experts");
+    multiple("experts % ep", o.experts, s.ep);
+  }
+  if (o.experts > 0 && o.top_k > o.experts) refuse("top-k = ", o.top_k, " is more than experts = ", o.experts);
+  if (o.share_layers) multiple("layers % 2 (--share-layers uses each layer twice)", o.layers, 2);
+  if (o.share_layers && s.pp > 1) refuse("--share-layers needs pp = 1: a layer used twice would be on two stages");
+}
+
+void check_pipeline(const Options& o) {
+  const bool interleaved = o.schedule == "interleaved";
+  if (o.virtual_stages > 1 && !interleaved)
+    refuse("virtual-stages = ", o.virtual_stages, " needs --schedule interleaved, not ", o.schedule);
+  if (interleaved && o.accum % o.shape.pp != 0)
+    refuse("accum % pp = ", o.accum, " % ", o.shape.pp, " is not 0 (interleaved schedule)");
+}
+
+void check_sharding(Options& o) {
+  if (o.shard == Shard::hybrid) {
+    if (o.hybrid_shard == 0) o.hybrid_shard = o.shape.dp % 2 == 0 ? o.shape.dp / 2 : o.shape.dp;
+    const int ranks = o.shape.dp * o.shape.cp;
+    if (ranks % o.hybrid_shard != 0)
+      refuse("(dp x cp) % hybrid-shard = (", o.shape.dp, " x ", o.shape.cp, ") % ", o.hybrid_shard, " is not 0");
+  } else if (o.hybrid_shard != 0) {
+    refuse("--hybrid-shard goes with --fsdp hybrid");
+  }
+  if (o.compress != Compress::none && o.shard != Shard::none)
+    refuse("--compress acts on the all-reduce of plain data parallelism: leave out --zero and --fsdp");
+  if (o.dtype == Dtype::f64 && o.compress == Compress::bf16)
+    refuse("--compress bf16 would round fp64 gradients to 8 bits: take --dtype fp32 or bf16");
+}
+
+}  // namespace
+
+Options parse_options(int argc, char** argv) {
+  Options options;
+  options.shape.dp = 0;
+  CLI::App app("Trains a small GPT on a text, in every parallel mode, on one machine or many.", "lockstep-train");
+  app.set_help_flag("--help", "print this and end");
+  app.footer(kFooter);
+  add_layout(app, options);
+  add_model(app, options);
+  add_training(app, options);
+  add_data(app, options);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp& help) {
+    std::exit(app.exit(help));
+  } catch (const CLI::ParseError& error) {
+    refuse(error.what(), "; see --help");
+  }
+  check_order(options.shape.order);
+  check_wrap(options.wrap);
+  return options;
+}
+
+void complete_options(Options& options, int world) {
+  complete_shape(options.shape, world);
+  complete_batch(options);
+  check_model(options);
+  check_pipeline(options);
+  check_sharding(options);
+}
+
+}  // namespace train
