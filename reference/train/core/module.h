@@ -29,15 +29,24 @@ struct Batch {
   const int32_t* documents = nullptr;  // [rows] packed documents of a sequence do not see each other
   const int32_t* order = nullptr;      // [rows] position inside the whole sequence: causality, random numbers
   const int64_t* samples = nullptr;    // [rows] running number of the sequence since training began: random numbers
-  bool training = true;                // dropout on
+  // Under context parallelism the two above of all ranks of the group: [ranks, rows]. Else null.
+  const int32_t *all_documents = nullptr, *all_order = nullptr;
+  bool training = true;  // dropout on
 };
+
+// How attention gets to see a sequence that is split over ranks (parallel/context.h).
+enum class ContextWay { ring, all_gather, ulysses };
+
+class Exchange;  // parallel/exchange.h
 
 // What parallel modes a module's own computation takes part in. Groups of one are the usual case and cost nothing.
 struct Groups {
   Comm tp;                // heads, columns and rows of matrices, vocabulary
   bool sequence = false;  // sequence parallelism (2205.05198): between tensor-parallel regions rows are split over tp
   Comm cp;                // sequences are split over cp
-  Comm ep;                // experts
+  ContextWay context = ContextWay::ring;
+  Comm ep;                       // experts
+  Exchange* exchange = nullptr;  // communication beside computation; needed where cp or ep has several ranks
 };
 
 class Arena;

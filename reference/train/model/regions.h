@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 //
 // Where the modes that split a layer act: what the modules call at the borders of tensor-parallel regions, and for
-// attention over a sequence that may be split. This file is the seam for those modes: replace the bodies below by calls
-// into parallel/, or declare the same names there. The modules themselves know local sizes only.
+// attention over a sequence that may be split. The modes themselves are parallel/tensor.h, sequence.h and context.h;
+// the modules know local sizes only.
 //
 // Inside a region (columns, then rows of a matrix) a rank has all rows of the micro-batch and a part of the columns.
 // Between regions it has all columns of `outer_rows`: all rows, or a tp-th of them under sequence parallelism.
@@ -17,44 +17,28 @@
 #pragma once
 
 #include "reference/train/model/context.h"
+#include "reference/train/parallel/sequence.h"
+#include "reference/train/parallel/tensor.h"
 
 namespace train {
 
 // The rows of this rank between regions, as a part of the batch's.
-struct OuterRows {
-  int64_t begin = 0, count = 0;
-};
-
 inline OuterRows outer_rows(const Context& context, const Batch& batch) {
-  if (!context.groups.sequence) return {0, batch.rows()};
-  const int64_t count = batch.rows() / context.tp().size();
-  return {context.tp().rank() * count, count};
+  return outside_rows(context.groups, batch.rows());
 }
 
 inline View enter_columns(const Context& context, View x, Arena& arena) {
-  if (!context.groups.sequence || context.tp().size() == 1) return x;
-  const View whole = arena.take(x.dtype, x.size * context.tp().size());
-  context.tp().all_gather(x, whole, context.stream);
-  return whole;
+  return enter_region(context.groups, context.stream, x, arena);
 }
-
 // The sum over tp of the ranks' partial gradients. May work in place.
 inline View enter_columns_backward(const Context& context, View partial, Arena& arena) {
-  if (!context.groups.sequence || context.tp().size() == 1) {
-    context.tp().all_reduce(partial, ncclSum, context.stream);
-    return partial;
-  }
-  const View grad = arena.take(partial.dtype, partial.size / context.tp().size());
-  context.tp().reduce_scatter(partial, grad, ncclSum, context.stream);
-  return grad;
+  return enter_region_backward(context.groups, context.stream, partial, arena);
 }
-
-// The two are each other's backward pass: f and g of 1909.08053 (section 3), g and g-bar of 2205.05198 (section 4.2.2).
 inline View leave_rows(const Context& context, View partial, Arena& arena) {
-  return enter_columns_backward(context, partial, arena);
+  return leave_region(context.groups, context.stream, partial, arena);
 }
 inline View leave_rows_backward(const Context& context, View grad, Arena& arena) {
-  return enter_columns(context, grad, arena);
+  return leave_region_backward(context.groups, context.stream, grad, arena);
 }
 
 inline void sum_over_vocabulary(const Context& context, View rows) {
