@@ -35,6 +35,8 @@ class Model {
   Model(const Config& config, const Groups& groups, const Stream& stream, Memory& memory, std::vector<int> held);
   // The whole model on this rank.
   Model(const Config& config, const Groups& groups, const Stream& stream, Memory& memory);
+  Model(const Model&) = delete;
+  Model& operator=(const Model&) = delete;
 
   const Config& config() const { return context_.config; }
   const std::vector<std::unique_ptr<Module>>& modules() const { return modules_; }

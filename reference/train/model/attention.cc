@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: MIT
+//
+// x + dropout(attend(norm(x) Wqkv + bqkv) Wproj + bproj). Queries, keys and values of a token stand side by side, as
+// nanoGPT's c_attn makes them; under tensor parallelism a rank has some of the heads: columns of the first product,
+// rows of the second.
+
+#include "reference/train/model/blocks.h"
+#include "reference/train/model/layers.h"
+#include "reference/train/model/regions.h"
+
+namespace train {
+namespace {
+
+class AttentionBlock : public Module {
+ public:
+  AttentionBlock(const Context& context, const Parameters& parameters, int64_t layer)
+      : context_(context),
+        layer_(layer),
+        heads_(heads_of(context.config, context.tp().rank(), context.tp().size())),
+        norm_(parameters, layer_parameter(context.config, layer, "ln_1")),
+        qkv_(parameters, layer_parameter(context.config, layer, "attn.c_attn")),
+        projection_(parameters, layer_parameter(context.config, layer, "attn.c_proj")) {
+    name_ = "h." + std::to_string(layer) + ".attn";
+    norm_.list(parameters_);
+    qkv_.list(parameters_);
+    projection_.list(parameters_);
+  }
+
+  View forward(int slot, const Batch& batch, View x, Arena& arena) override {
+    Saved& s = saved_[slot];
+    const View normed = norm_.forward(context_, s.norm, x, arena);
+    s.normed = enter_columns(context_, normed, arena);
+    s.attention.qkv = qkv_.forward(context_, s.normed, arena);
+    turn(batch, s.attention.qkv, false);
+    s.attention.mixed = arena.take(x.dtype, batch.rows() * heads_.queries * heads_.width);
+    s.attention.lse = arena.take(wide(x.dtype), batch.rows() * heads_.queries);
+    attend(context_, batch, s.attention, layer_, arena);
+    const View y = projection_.forward_rows(context_, s.attention.mixed, arena);
+    return add_to_stream(context_, batch, RandomUse::attention_output_dropout, layer_, x, y);
+  }
+
+  View backward_input(int slot, const Batch& batch, View output_grad, Arena& arena) override {
+    Saved& s = saved_[slot];
+    s.y_grad = add_to_stream_backward(context_, batch, RandomUse::attention_output_dropout, layer_, output_grad, arena);
+    s.y_grad_whole = leave_rows_backward(context_, s.y_grad, arena);
+    const View mixed_grad = projection_.backward_input(context_, s.y_grad_whole, arena);
+    s.qkv_grad = arena.take(mixed_grad.dtype, batch.rows() * heads_.columns());
+    attend_backward(context_, batch, s.qkv_grad, mixed_grad, s.attention, layer_, arena);
+    turn(batch, s.qkv_grad, true);
+    const View partial = qkv_.backward_input(context_, s.qkv_grad, arena);
+    s.normed_grad = enter_columns_backward(context_, partial, arena);
+    const View x_grad = arena.take(output_grad.dtype, output_grad.size);
+    copy(context_, x_grad, output_grad);
+    norm_.backward_input(context_, s.norm, {x_grad, true}, s.normed_grad);
+    return x_grad;
+  }
+
+  void backward_weight(int slot, const Batch&) override {
+    const Saved& s = saved_[slot];
+    projection_.backward_weight(context_, s.y_grad_whole, s.attention.mixed);
+    projection_.backward_bias(context_, s.y_grad);
+    qkv_.backward_weight(context_, s.qkv_grad, s.normed);
+    qkv_.backward_bias(context_, s.qkv_grad);
+    norm_.backward_weight(context_, s.norm, s.normed_grad);
+  }
+
+ private:
+  struct Saved {
+    Norm::Saved norm;
+    View normed;                          // [rows, C]
+    Attention attention;                  // [rows, (Q + 2 K) d], [rows, Q d], [rows, Q]
+    View y_grad, y_grad_whole, qkv_grad;  // from the first half of the backward pass for the second
+    View normed_grad;
+  };
+
+  // Queries and keys stand side by side, so one call turns both.
+  void turn(const Batch& batch, View qkv, bool inverse) const {
+    if (context_.config.positions != Positions::rotary) return;
+    rotary(context_.cuda(), qkv, batch.positions, batch.rows(), heads_.columns(), heads_.queries + heads_.keys,
+           heads_.width, inverse);
+  }
+
+  const Context& context_;
+  int64_t layer_;
+  Heads heads_;
+  Norm norm_;
+  Linear qkv_, projection_;
+  Slots<Saved> saved_;
+};
+
+}  // namespace
+
+std::unique_ptr<Module> make_attention(const Context& context, const Parameters& parameters, int64_t layer) {
+  return std::make_unique<AttentionBlock>(context, parameters, layer);
+}
+
+}  // namespace train
