@@ -79,6 +79,16 @@ void add(cudaStream_t stream, View out, View a, View b) {
   });
 }
 
+void add_bias(cudaStream_t stream, View y, View b, int64_t rows, int64_t outputs) {
+  expect(y.size >= rows * outputs && b.size >= outputs && y.dtype == b.dtype, "add_bias",
+         "y[rows, outputs] and b[outputs] of one type");
+  for_elements(stream, y.part(0, rows * outputs), [=](auto* to, int64_t begin, int64_t end) {
+    using T = std::remove_pointer_t<decltype(to)>;
+    const auto* shift = data_of<T>(b);
+    for (int64_t i = begin; i < end; ++i) to[i] = store<T>(load(to[i]) + load(shift[i % outputs]));
+  });
+}
+
 // In double, rounded once; with factor 1 that is the sum in the views' own type.
 void add_to(cudaStream_t stream, View sum, View term, double factor) {
   expect(sum.size == term.size, "add_to", "as many terms as sums");

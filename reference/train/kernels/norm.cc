@@ -118,11 +118,13 @@ void layernorm_backward_input(cudaStream_t stream, Into x_grad, View y_grad, Vie
 
 void layernorm_backward_weight(cudaStream_t stream, Into gain_grad, Into bias_grad, View y_grad, View x, View mean,
                                View rstd, int64_t rows, int64_t width) {
-  expect(y_grad.dtype == x.dtype && gain_grad.view.dtype == wide(x.dtype) && bias_grad.view.dtype == wide(x.dtype) &&
-             mean.dtype == wide(x.dtype) && rstd.dtype == wide(x.dtype),
+  const auto is_wide = [&](const Into& grad) { return !grad.view || grad.view.dtype == wide(x.dtype); };
+  const auto is_long = [&](const Into& grad) { return !grad.view || grad.view.size >= width; };
+  expect(y_grad.dtype == x.dtype && is_wide(gain_grad) && is_wide(bias_grad) && mean.dtype == wide(x.dtype) &&
+             rstd.dtype == wide(x.dtype),
          "layernorm_backward_weight", "x and y_grad of one type, the others wide");
-  expect(gain_grad.view.size >= width && bias_grad.view.size >= width && y_grad.size >= rows * width &&
-             x.size >= rows * width && mean.size >= rows && rstd.size >= rows,
+  expect(is_long(gain_grad) && is_long(bias_grad) && y_grad.size >= rows * width && x.size >= rows * width &&
+             mean.size >= rows && rstd.size >= rows,
          "layernorm_backward_weight", "x and y_grad [rows, width], statistics [rows], gradients [width]");
   launch(stream, [=] {
     with_type(x.dtype, [&](auto type) {
@@ -130,11 +132,13 @@ void layernorm_backward_weight(cudaStream_t stream, Into gain_grad, Into bias_gr
       using W = Wide<T>;
       const T *g = data_of<T>(y_grad), *in = data_of<T>(x);
       const W *m = data_of<W>(mean), *s = data_of<W>(rstd);
-      sum_columns(data_of<W>(gain_grad.view), gain_grad.add, rows, width, [&](int64_t r, int64_t c) {
-        return load(g[r * width + c]) * ((load(in[r * width + c]) - m[r]) * s[r]);
-      });
-      sum_columns(data_of<W>(bias_grad.view), bias_grad.add, rows, width,
-                  [&](int64_t r, int64_t c) { return load(g[r * width + c]); });
+      if (gain_grad.view)
+        sum_columns(data_of<W>(gain_grad.view), gain_grad.add, rows, width, [&](int64_t r, int64_t c) {
+          return load(g[r * width + c]) * ((load(in[r * width + c]) - m[r]) * s[r]);
+        });
+      if (bias_grad.view)
+        sum_columns(data_of<W>(bias_grad.view), bias_grad.add, rows, width,
+                    [&](int64_t r, int64_t c) { return load(g[r * width + c]); });
     });
   });
 }
