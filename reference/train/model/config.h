@@ -29,7 +29,9 @@ struct Config {
   bool share_layers = false;        // layers 2j and 2j + 1 have one set of parameters, named h.2j
   std::vector<std::string> freeze;  // shell patterns of parameter names: no gradient, no update
   int64_t experts = 0;              // 0: a dense MLP in each layer
-  int64_t top_k = 2;
+  int64_t top_k = 2;                // experts that a token goes to
+  double capacity = 0;              // of an expert, times tokens x top_k / experts of a sequence; 0: nothing is dropped
+  double aux_loss = 0.01;           // factor of the load-balancing loss
   Dtype dtype = Dtype::f32;
   uint64_t seed = 1337;
 
