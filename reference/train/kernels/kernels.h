@@ -33,7 +33,8 @@ enum class RandomUse : uint32_t {
   attention_output_dropout,
   mlp_dropout,
   shuffle,
-  test
+  test,
+  label_mask
 };
 struct RandomStream {
   uint64_t seed = 0;
@@ -132,6 +133,13 @@ void loss_sum(cudaStream_t stream, View loss, View target_logit, View sum_exp, c
 // logits become their gradient: scale * (softmax - one_hot), 0 in rows without a target and in padding.
 void loss_backward(cudaStream_t stream, View logits, View row_max, View sum_exp, const int32_t* targets, int64_t rows,
                    int64_t columns, int64_t first, int64_t classes, double scale);
+
+// --- compression -----------------------------------------------------------------------------------------------------
+// Moves the `values.size` elements of `rest` that are largest in size to values and indices, in ascending order of their
+// places, and leaves zeros there. Of equal ones the first are taken. `order` is workspace, [rest.size]. Wide types.
+void take_largest(cudaStream_t stream, View values, int32_t* indices, View rest, int32_t* order);
+// sum[indices[i]] += values[i], one after another.
+void add_at(cudaStream_t stream, View sum, View values, const int32_t* indices);
 
 // --- optimizers ------------------------------------------------------------------------------------------------------
 // Sum of squares as a double-double {high, low} (two doubles, added to): its rounding does not show in the rounded
