@@ -47,7 +47,7 @@ TEST_P(Bubble, IsThatOfTheFormulaWithinATenth) {
   set_devices(4);
   const auto [name, stages, micro_batches, chunks] = GetParam();
   const Schedule schedule = make_schedule(name, stages, micro_batches, chunks);
-  constexpr double kUnit = 0.003;  // seconds of a unit of cost
+  constexpr double kUnit = 0.008;  // seconds of a unit of cost
   const Costs costs{10, 12, 8};
   const FakeCompute fake{costs.forward * kUnit * 1e6, costs.input * kUnit * 1e6, costs.weight * kUnit * 1e6};
   const int64_t passes = micro_batches * chunks;
