@@ -18,7 +18,7 @@ double dot(const Values& a, const Values& b) {
   return sum;
 }
 
-class Gradients : public testing::TestWithParam<Setup> {
+class Gradients : public testing::TestWithParam<Experiment> {
  protected:
   Rig rig{GetParam()};
   std::mt19937_64 random{3};
@@ -76,37 +76,37 @@ TEST_P(Gradients, OneWrongElementIsSeen) {
   EXPECT_GT(std::abs(slope(*p, along) - dot(gradient, along)), 1e3 * (1e-7 * size + 1e-8)) << p->name;
 }
 
-void learned(Setup&) {}
-void rotary_grouped_untied(Setup& s) {
+void learned(Experiment&) {}
+void rotary_grouped_untied(Experiment& s) {
   s.config.positions = Positions::rotary;
   s.config.kv_heads = 2;
   s.config.tied = false;
 }
-void dropout_masks(Setup& s) {
+void dropout_masks(Experiment& s) {
   s.config.dropout = 0.2;
   s.masked = true;
   s.micro_batches = 3;
 }
-void packed_rotary(Setup& s) {
+void packed_rotary(Experiment& s) {
   s.config.positions = Positions::rotary;
   s.packed = s.masked = true;
 }
-void packed_learned_one_key_head(Setup& s) {
+void packed_learned_one_key_head(Experiment& s) {
   s.config.kv_heads = 1;
   s.packed = true;
   s.sequences = 3;
 }
-void shared_layers(Setup& s) {
+void shared_layers(Experiment& s) {
   s.config.layers = 3;
   s.config.share_layers = true;
   s.config.dropout = 0.1;
 }
-void frozen(Setup& s) {
+void frozen(Experiment& s) {
   s.config.freeze = {"*.wte.weight", "*.h.0.*", "*ln_f.bias", "*.c_proj.weight"};
   s.micro_batches = 2;
 }
-void padded(Setup& s) { s.config.vocab_multiple = 8; }
-void padded_untied_shared_accumulated(Setup& s) {
+void padded(Experiment& s) { s.config.vocab_multiple = 8; }
+void padded_untied_shared_accumulated(Experiment& s) {
   s.config.vocab_multiple = 8;
   s.config.tied = false;
   s.config.share_layers = true;

@@ -7,8 +7,8 @@
 
 namespace train::test {
 
-Setup small(const std::string& name, void (*change)(Setup&)) {
-  Setup setup;
+Experiment small(const std::string& name, void (*change)(Experiment&)) {
+  Experiment setup;
   setup.name = name;
   setup.config.layers = 2;
   setup.config.heads = 4;
@@ -20,16 +20,18 @@ Setup small(const std::string& name, void (*change)(Setup&)) {
   return setup;
 }
 
-Rig::Rig(const Setup& setup) : setup_(setup) {
+Rig::Rig(const Experiment& setup, std::vector<int> held) : setup_(setup) {
   EXPECT_EQ(config_error(setup.config), "");
-  model_ = std::make_unique<Model>(setup.config, groups_, stream_, memory_);
+  model_ = held.empty() ? std::make_unique<Model>(setup.config, groups_, stream_, memory_)
+                        : std::make_unique<Model>(setup.config, groups_, stream_, memory_, std::move(held));
   strategy_ = std::make_unique<Whole>(*model_, memory_, stream_);
   std::mt19937_64 random(7);
-  std::normal_distribution<double> normal;
   for (Parameter* p : model_->parameters()) {
+    std::mt19937_64 own(static_cast<uint64_t>(p->index));  // the same, whatever else this rank has
+    std::normal_distribution<double> normal;
     Values values = get(p->value);
     for (int64_t i = 0; i < real_elements(*p); ++i)
-      values[static_cast<size_t>(i)] = (p->init == Parameter::Init::ones ? 1 : 0) + 0.3 * normal(random);
+      values[static_cast<size_t>(i)] = (p->init == Parameter::Init::ones ? 1 : 0) + 0.3 * normal(own);
     put(p->value, values);
   }
   for (int k = 0; k < setup.micro_batches; ++k) {
@@ -89,9 +91,13 @@ Batch Rig::upload(const HostBatch& from) {
   return b;
 }
 
-double Rig::step(bool split) {
+void Rig::begin_step() {
   strategy_->begin_step(setup_.micro_batches);
   model_->begin_step(setup_.micro_batches, setup_.loss_scale);
+}
+
+double Rig::step(bool split) {
+  begin_step();
   for (int k = 0; k < setup_.micro_batches; ++k) {
     const Batch& batch = batches_[static_cast<size_t>(k)];
     strategy_->begin_micro_batch(k);
@@ -119,6 +125,12 @@ Values Rig::gradient(const Parameter& parameter) {
     if (owned.parameter == &parameter) return get(owned.grad);
   ADD_FAILURE() << parameter.name << " has no gradient";
   return {};
+}
+
+std::map<std::string, Values> Rig::gradients() {
+  std::map<std::string, Values> all;
+  for (const Owned& owned : strategy_->owned()) all[owned.parameter->name] = get(owned.grad);
+  return all;
 }
 
 Values Rig::get(View view) {

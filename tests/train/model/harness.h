@@ -20,7 +20,7 @@ namespace train::test {
 
 using Values = std::vector<double>;
 
-struct Setup {
+struct Experiment {
   std::string name;
   Config config;
   int micro_batches = 1;
@@ -28,11 +28,11 @@ struct Setup {
   bool packed = false, masked = false;
   double loss_scale = 1;
 };
-inline std::ostream& operator<<(std::ostream& out, const Setup& setup) { return out << setup.name; }
+inline std::ostream& operator<<(std::ostream& out, const Experiment& setup) { return out << setup.name; }
 
 // A small model: two layers, four heads, width 16, 12 positions, 11 classes. `change` edits it.
-Setup small(
-    const std::string& name, void (*change)(Setup&) = [](Setup&) {});
+Experiment small(
+    const std::string& name, void (*change)(Experiment&) = [](Experiment&) {});
 
 struct HostBatch {
   int64_t sequences = 0, length = 0;
@@ -42,17 +42,23 @@ struct HostBatch {
 
 class Rig {
  public:
-  explicit Rig(const Setup& setup);
+  // `held`: the modules of this rank; none: all.
+  explicit Rig(const Experiment& setup, std::vector<int> held = {});
 
-  const Setup& setup() const { return setup_; }
+  const Experiment& setup() const { return setup_; }
   Model& model() { return *model_; }
   Whole& strategy() { return *strategy_; }
   const std::vector<HostBatch>& batches() const { return host_; }
+  const Batch& batch(int k) const { return batches_[static_cast<size_t>(k)]; }
+  const Memory& memory() const { return memory_; }
+  cudaStream_t stream() const { return stream_.get(); }
 
+  void begin_step();
   // All micro-batches forward and backward; the sum of losses. `split`: the backward pass in two halves.
   double step(bool split = false);
   double evaluate();  // the sum of losses of all micro-batches
   Values gradient(const Parameter& parameter);
+  std::map<std::string, Values> gradients();
 
   Values get(View view);
   void put(View view, const Values& values);
@@ -65,7 +71,7 @@ class Rig {
   template <class T>
   const T* upload(const std::vector<T>& values);
 
-  Setup setup_;
+  Experiment setup_;
   Memory memory_{0};
   Stream stream_;
   Groups groups_;
