@@ -370,6 +370,8 @@ std::string summary_of(const Evidence& evidence, const Finding& finding) {
     case Kind::cross_communicator_cycle:
     case Kind::order_inversion:
     case Kind::p2p_cycle:
+      if (finding.severity == Severity::warning)
+        return fmt::format("the order of calls differs: of {}, {}", call_text(evidence, finding), finding.detail);
       return fmt::format("ranks wait for one another in a circle: {}{}", cycle_text(evidence, finding),
                          waiting_text(evidence, finding));
     default:

@@ -203,8 +203,13 @@ Evidence gather(const Run& run, const Table& table, const JudgeOptions& options)
   const bool outside = stopped_from_outside(run, lives);
   std::vector<trace::Time> worked;
   for (const Rank& rank : run.ranks) worked.push_back(last_work(run.processes[rank.process].file, rank));
-  return Evidence{
-      run, table, std::move(lives), options.threshold_ns.value_or(threshold_of(run)), outside, std::move(worked)};
+  return Evidence{run,
+                  table,
+                  std::move(lives),
+                  options.threshold_ns.value_or(threshold_of(run)),
+                  outside,
+                  std::move(worked),
+                  options.kept_rows};
 }
 
 Diagnosis judge(const Run& run, const Table& table, const JudgeOptions& options, size_t files_left_out) {
@@ -233,6 +238,7 @@ Diagnosis judge(const Run& run, const Table& table, const JudgeOptions& options,
   if (findings.empty()) take(find_quiet(evidence, waits));
   take(find_divergence(evidence));
   take(find_setup(evidence));
+  take(find_orders(evidence, findings));
   take(find_missing_traces(evidence, findings));
   prefer_missing_trace(findings);
   for (Finding& finding : findings) add_marks(evidence, finding);

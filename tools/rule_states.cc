@@ -6,7 +6,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
 
 #include "interpose/abi/functions.h"
 #include "tools/flow.h"
@@ -65,48 +64,6 @@ std::optional<Finding> not_started(const Evidence& evidence, const Flow& flow, s
   finding.confidence = Confidence::likely;
   finding.doubts.push_back("what is in front of it on the stream is not on record");
   return finding;
-}
-
-// --- orders
-
-// All have launched all of it, and still: on one stream a rank has the one collective before the other, another rank
-// the other before the one, so that neither ever has all its members.
-std::optional<Finding> inverted_streams(const Evidence& evidence, const Flow& flow) {
-  constexpr size_t kInLine = 16, kRanks = 1024;
-  using Row = std::pair<size_t, uint64_t>;
-  std::map<std::pair<Row, Row>, size_t> before;
-  std::vector<size_t> stuck;
-  for (size_t rank = 0; rank < evidence.run.ranks.size() && stuck.size() < kRanks; rank++)
-    if (is_stuck(evidence, rank)) stuck.push_back(rank);
-  for (const size_t rank : stuck)
-    for (const std::vector<Row>& line : flow.in_line(rank, kInLine))
-      for (size_t i = 0; i < line.size(); i++)
-        for (size_t k = i + 1; k < line.size(); k++) {
-          if (line[i].first == line[k].first) continue;
-          before.try_emplace({line[i], line[k]}, rank);
-          const auto other = before.find({line[k], line[i]});
-          if (other == before.end()) continue;
-          const Comm& comm = evidence.table.comms[line[i].first];
-          Finding finding;
-          finding.kind = Kind::order_inversion;
-          finding.hangs = true;
-          finding.comm = line[i].first;
-          finding.seq = line[i].second;
-          for (const Member& member : comm.members)
-            if (const Call* call = member.call_at(line[i].second); call && !finding.expected) {
-              finding.op = op_name(*call);
-              finding.expected = signature_of(*call);
-              finding.since = call->called;
-            }
-          for (const size_t each : stuck) finding.pending_ns = std::max(finding.pending_ns, evidence.quiet(each));
-          finding.victims = stuck;
-          finding.cycle = {rank, other->second};
-          finding.confidence = Confidence::likely;
-          finding.doubts.push_back(
-              "the calls were made in opposite orders on one stream; in a circle nobody is to blame alone");
-          return finding;
-        }
-  return std::nullopt;
 }
 
 // --- teardown
@@ -179,7 +136,7 @@ std::vector<Finding> find_device_states(const Evidence& evidence, const std::vec
   if (!stuck) return findings;
   Flow flow(evidence);
   if (waits.empty() && mismatches.empty())
-    if (std::optional<Finding> inverted = inverted_streams(evidence, flow)) return {std::move(*inverted)};
+    if (std::optional<Finding> inverted = find_stuck_orders(evidence, flow)) return {std::move(*inverted)};
   for (const Wait& wait : waits)
     if (!wait.absent.empty()) flow.block(wait);
   for (const Finding& mismatch : mismatches) flow.block(mismatch);

@@ -15,12 +15,15 @@
 #include <set>
 #include <vector>
 
+#include "tools/agreed.h"
 #include "tools/finding.h"
 #include "tools/job.h"
 #include "tools/life.h"
 #include "tools/match.h"
 
 namespace lockstep {
+
+class Flow;
 
 struct Evidence {
   const Run& run;
@@ -29,6 +32,7 @@ struct Evidence {
   int64_t threshold_ns;
   bool outside;                     // the whole run was stopped from outside
   std::vector<trace::Time> worked;  // by rank: its last call that communicates; a watchdog's polling is none
+  uint64_t kept_rows;               // rows before the first open one that are on record whatever was left out
 
   const Life& life(size_t rank) const { return lives[run.ranks[rank].process]; }
   const trace::TraceFile& file(size_t rank) const { return run.process_of(rank).file; }
@@ -97,6 +101,12 @@ std::vector<Finding> find_device_states(const Evidence& evidence, const std::vec
 // The first error of NCCL's own, for jobs in which nothing else is found.
 std::vector<Finding> find_errors(const Evidence& evidence);
 
+// --- rule_orders.cc ---
+// Calls all have launched and none gets through: on one stream they stand in opposite orders.
+std::optional<Finding> find_stuck_orders(const Evidence& evidence, const Flow& flow);
+// The same where it holds nothing up; `found` holds what is known already.
+std::vector<Finding> find_orders(const Evidence& evidence, const std::vector<Finding>& found);
+
 // --- rule_digests.cc ---
 std::vector<Finding> find_divergence(const Evidence& evidence);
 
@@ -113,6 +123,7 @@ std::vector<Finding> find_missing_traces(const Evidence& evidence, const std::ve
 // --- judge.cc ---
 struct JudgeOptions {
   std::optional<int64_t> threshold_ns;  // else what the job itself was set to
+  uint64_t kept_rows = AgreedRows::kKeptRows;
 };
 Evidence gather(const Run& run, const Table& table, const JudgeOptions& options);
 Diagnosis judge(const Run& run, const Table& table, const JudgeOptions& options, size_t files_left_out);

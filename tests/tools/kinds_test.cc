@@ -139,6 +139,67 @@ TEST(OrderInversion, OnOneStreamItHoldsEvenWhatAllHaveLaunched) {
   }
 }
 
+// Ranks 0 and 1 use two communicators on two streams, in the same order or not, and all of it completes.
+HandMadeJob two_orders(bool differs, bool grouped) {
+  HandMadeJob job = job_of(3);
+  job.comm("b", {0, 1});
+  job.call_all("world", {}, 2);
+  job.call_all("b");
+  for (const int rank : {0, 1, 2}) {
+    const uint32_t group = grouped ? 7 : 0;
+    const CallSpec on_world{Fn::AllReduce, 1024, 7, 0, -1, true, 0, group},
+        on_b{Fn::AllGather, 64, 7, 0, -1, true, 0, group};
+    const bool b_first = rank == 1 && differs;
+    if (b_first) job.call(rank, "b", on_b);
+    job.call(rank, "world", on_world);
+    if (rank == 0 || (rank == 1 && !differs)) job.call(rank, "b", on_b);
+  }
+  job.call_all("world");
+  for (const int rank : {0, 1, 2})
+    for (trace::Call& call : job.file(rank).calls) call.stream = call.comm;
+  return job;
+}
+
+TEST(OrderInversion, OnTwoStreamsItIsAWarning) {
+  for (const bool differs : {true, false})
+    for (const bool grouped : {true, false}) {
+      const Judged judged = judge_job(two_orders(differs, grouped));
+      EXPECT_EQ(judged.diagnosis.verdict, Verdict::healthy);
+      ASSERT_EQ(judged.diagnosis.findings.size(), differs && !grouped ? 1u : 0u);
+      if (!differs || grouped) continue;
+      EXPECT_EQ(judged.first().kind, Kind::order_inversion);
+      EXPECT_EQ(judged.first().severity, Severity::warning);
+      EXPECT_EQ(judged.comm(), "world");
+      EXPECT_EQ(judged.first().seq, 2u);
+      EXPECT_EQ(judged.victims(), (std::vector<int>{0, 1}));
+      EXPECT_TRUE(judged.culprits().empty());
+      EXPECT_EQ(judged.first().detail, "rank 0 calls it before AllGather #1 on b, rank 1 calls it after that");
+    }
+}
+
+TEST(OrderInversion, RowsThatARingHasLostTellNothing) {
+  HandMadeJob job = two_orders(true, false);
+  job.wrap(0, 1);
+  for (trace::CommInfo& comm : job.file(0).comms) comm.recent.clear();
+  for (const Finding& finding : judge_job(job).diagnosis.findings) EXPECT_NE(finding.kind, Kind::order_inversion);
+}
+
+TEST(OrderInversion, ACallLeftOutElsewhereIsNoInversion) {
+  HandMadeJob job = job_of(2);
+  job.comm("b", {0, 1});
+  for (const int rank : {0, 1})
+    for (int i = 0; i < 4; i++) {
+      job.call(rank, "world");
+      if (rank == 0 || i != 1) job.call(rank, "b", {Fn::AllGather, 64});
+    }
+  job.wait(kThreshold + 5);
+  job.sits_in(0, "cudaStreamSynchronize");
+  job.sits_in(1, "evaluate");
+  const Judged judged = judge_job(job);
+  ASSERT_EQ(judged.diagnosis.findings.size(), 1u) << judged.diagnosis.findings.back().summary;
+  EXPECT_EQ(judged.first().kind, Kind::missing_call);
+}
+
 TEST(Teardown, InDifferentOrders) {
   for (const bool differs : {true, false}) {
     HandMadeJob job = job_of(2);

@@ -123,13 +123,16 @@ void print_job(const Case& of, const Execution& ran) {
 }
 
 // The whole verdict, as JSON.
+constexpr uint64_t kKept = 2;  // rows; few, so that much is left out
+
 std::string report_of(std::vector<Process> processes) {
   Job job;
   job.runs = assemble_runs(std::move(processes));
   const Run& run = job.runs.back();
   const Table table = match(run);
-  const Evidence evidence = gather(run, table, {});
-  Diagnosis diagnosis = judge(run, table, {}, 0);
+  const JudgeOptions options{std::nullopt, kKept};
+  const Evidence evidence = gather(run, table, options);
+  Diagnosis diagnosis = judge(run, table, options, 0);
   Symbolizer symbolizer;
   explain(evidence, symbolizer, diagnosis);
   return report_json(job, evidence, diagnosis);
@@ -137,7 +140,7 @@ std::string report_of(std::vector<Process> processes) {
 
 // Leaves out what the loader leaves out of large jobs. How many calls went; 0 = the job is one that is kept whole.
 size_t leave_out_agreed(std::vector<Process>& processes) {
-  AgreedRows agreed(2);
+  AgreedRows agreed(kKept);
   for (size_t i = 0; i < processes.size(); i++) agreed.add_head(processes[i].file, i);
   for (const size_t i : agreed.settle()) agreed.learn(processes[i].file, i);
   size_t went = 0;
@@ -175,6 +178,8 @@ Outcome play(const Case& of) {
   explain(evidence, symbolizer, diagnosis);
   outcome.verdict = verdict_sentence(evidence, diagnosis);
   for (const Finding& finding : diagnosis.findings) {
+    if (of.faults.empty() && finding.kind == Kind::order_inversion)
+      outcome.wrong = "no fault, and yet a warning of orders: " + finding.summary;
     if (finding.severity != Severity::error || finding.kind == Kind::missing_trace) continue;
     std::set<int> wrong = blamed(run, finding);
     for (const int rank : may) wrong.erase(rank);
