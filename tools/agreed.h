@@ -1,18 +1,30 @@
 // SPDX-License-Identifier: MIT
 //
-// What need not be kept of a job's traces: collectives that all members of a communicator made alike and completed long
-// ago. Without them the memory of a diagnosis grows with the ranks and what is still open, not with all calls ever made.
+// What need not be kept of a job's traces: calls that all ranks made alike and completed long ago. Without them the
+// memory of a diagnosis grows with the ranks and what is still open, not with all calls ever made.
 //
-// Nothing that any rule looks at is left out: a call goes only when its row was made alike by every member (one that was
-// not makes the whole job be kept), completed on all of them, and lies well before the first row that did not. The first
-// call of each signature stays, and the last of those left out of each stream and thread; so do messages, and all that
-// is in groups. Jobs with calls of count 0, digests, or two threads at once on a communicator are kept whole, and so are
-// communicators whose completions are not known.
+// Calls are compared by blocks: of each communicator 64 rows, of each edge (communicator, sender, receiver) 64
+// messages. A file that is loaded gives one sum for each block that it has whole (what was called and with which
+// arguments, calls with count 0 in between, digests of results that are the same on all ranks), and what it has of a
+// block goes when every rank has completed it long ago. Where a sum differs from another's, the file is not what it
+// seemed to agree to: the blocks that differ first are noted, and all files are loaded again with those blocks kept.
+//
+// So nothing goes that a rule compares, but for one thing: a ring that has wrapped begins in the middle of a block, and
+// those of its oldest rows, 63 at most, are compared only with others that begin there. What rules look for beyond
+// comparing stays: calls that have not returned, failed or are captured, all that makes or ends communicators, the
+// first call of each signature, the newest of those that would go for each communicator, stream and thread, and the
+// first two calls of two threads at once. A group goes as a whole or not at all. Of marks the first and the newest
+// steps stay.
+//
+// Communicators whose id comes again in a process are kept, and messages whose completion is not known.
 
 #pragma once
 
 #include <cstdint>
-#include <string>
+#include <map>
+#include <mutex>
+#include <set>
+#include <tuple>
 #include <unordered_map>
 #include <vector>
 
@@ -20,39 +32,43 @@
 
 namespace lockstep {
 
-class AgreedRows {
+class AgreedCalls {
  public:
   static constexpr uint64_t kKeptRows = 64;  // before the first row that is still open somewhere
-  explicit AgreedRows(uint64_t kept_rows = kKeptRows) : kept_rows_(kept_rows) {}
+  static constexpr uint64_t kBlock = 64;
+  explicit AgreedCalls(uint64_t kept_rows = kKeptRows, uint64_t block = kBlock) : kept_(kept_rows), block_(block) {}
 
-  // First the heads of all files, in order, without their events ...
-  void add_head(const trace::TraceFile& head, size_t file);
-  // ... then this, which says of which files the rows are to be learnt ...
-  std::vector<size_t> settle();
-  // ... then their calls, and from there on any file can be made smaller; by several threads at once.
-  void learn(const trace::TraceFile& file, size_t number);
-  // False when the job is not one of those; the file is then as it was, and all others are to be read again and kept.
-  bool shrink(trace::TraceFile& file) const;
+  // First the heads of all files, without their events ...
+  void add_head(const trace::TraceFile& head);
+  // ... then the files, in any order and by several threads at once. How many messages of each communicator (by serial)
+  // went is told.
+  std::map<uint32_t, uint64_t> shrink(trace::TraceFile& file);
+  // When all are through: did a sum differ? Then they are to be loaded and shrunk again; the second time is the last.
+  bool keep_what_differs();
 
  private:
-  struct Row {
-    uint64_t seq = 0, count = 0;
-    uint16_t fn = 0;
-    uint8_t dtype = 0;
-    bool first = false;  // of its signature
-    int32_t redop = 0, peer = -1;
-    bool is_like(const trace::Call& call) const;
+  using Edge = std::tuple<uint64_t, int, int>;  // communicator, sender, receiver
+  struct Blocks {
+    std::unordered_map<uint64_t, uint64_t> sums;
+    std::set<uint64_t> differ;  // the first few whose sums do
+    bool stays(uint64_t block) const;
   };
-  struct Rows {
-    size_t files = 0, first_file = 0, last_file = 0;
+  struct Comm {
     int nranks = -1;
-    uint64_t end = UINT64_MAX;  // rows from here on are kept
+    uint64_t end = UINT64_MAX;  // rows from here on stay
     bool usable = true;
-    std::vector<Row> rows;      // by seq
-    const Row* at(uint64_t seq) const;
+    Blocks rows;
   };
-  uint64_t kept_rows_;
-  std::unordered_map<uint64_t, Rows> comms_;  // by id
+  class File;
+
+  uint64_t end_of(const trace::CommInfo& info) const;
+  void compare(Blocks& known, uint64_t block, uint64_t sum);
+
+  const uint64_t kept_, block_;
+  std::unordered_map<uint64_t, Comm> comms_;  // by id
+  std::map<Edge, Blocks> edges_;
+  std::mutex lock_;  // of all sums; the second time nothing changes any more
+  bool differs_ = false, settled_ = false;
 };
 
 }  // namespace lockstep

@@ -412,7 +412,7 @@ int show(const ShowOptions& options) {
     return 0;
   }
   Run alone;
-  alone.processes.push_back({*file, trace::look_alive(*file)});
+  alone.processes.push_back({*file, trace::look_alive(*file), {}});
   print_header(*file, lives_of(alone).front());
   print_comms(*file);
   print_threads(*file);

@@ -74,12 +74,8 @@ void in_parallel(size_t n, Work work) {
   for (std::thread& thread : threads) thread.join();
 }
 
-constexpr size_t kWorthShrinking = 32;  // with fewer files there is memory enough for all that is in them
-
-// Fills in what all members of a communicator agree on; empty when there is nothing of the kind.
-std::optional<AgreedRows> learn_agreed(const std::vector<std::string>& paths) {
-  if (paths.size() < kWorthShrinking) return std::nullopt;
-  AgreedRows agreed;
+// How far all ranks have come.
+void read_heads(const std::vector<std::string>& paths, AgreedCalls& agreed) {
   std::vector<std::optional<trace::TraceFile>> heads;
   constexpr size_t kAtOnce = 512;
   for (size_t first = 0; first < paths.size(); first += kAtOnce) {
@@ -88,16 +84,9 @@ std::optional<AgreedRows> learn_agreed(const std::vector<std::string>& paths) {
       Result<trace::TraceFile> head = trace::read_head(paths[first + i]);
       if (head) heads[i] = std::move(*head);
     });
-    for (size_t i = 0; i < heads.size(); i++)
-      if (heads[i]) agreed.add_head(*heads[i], first + i);
+    for (const std::optional<trace::TraceFile>& head : heads)
+      if (head) agreed.add_head(*head);
   }
-  const std::vector<size_t> teachers = agreed.settle();
-  if (teachers.empty()) return std::nullopt;
-  in_parallel(teachers.size(), [&](size_t i) {
-    const Result<trace::TraceFile> file = trace::read_trace(paths[teachers[i]]);
-    if (file) agreed.learn(*file, teachers[i]);
-  });
-  return agreed;
 }
 
 struct Loaded {
@@ -117,18 +106,21 @@ Loaded load_one(const std::string& path) {
   return loaded;
 }
 
-// In the order of the paths. A file that does not go along with what was agreed makes all be read again, and kept.
-std::vector<Loaded> load_all(const std::vector<std::string>& paths, const std::optional<AgreedRows>& agreed) {
-  std::vector<Loaded> loaded(paths.size());
-  std::atomic<bool> kept_whole{false};
-  in_parallel(paths.size(), [&](size_t i) {
-    if (kept_whole.load(std::memory_order_relaxed)) return;
-    loaded[i] = load_one(paths[i]);
-    if (agreed && loaded[i].process && !agreed->shrink(loaded[i].process->file)) kept_whole.store(true);
-  });
-  if (!kept_whole) return loaded;
-  loaded.clear();
-  return load_all(paths, std::nullopt);
+// In the order of the paths.
+std::vector<Loaded> load_all(const std::vector<std::string>& paths) {
+  AgreedCalls agreed;
+  read_heads(paths, agreed);
+  std::vector<Loaded> loaded;
+  do {
+    loaded.clear();
+    loaded.resize(paths.size());
+    in_parallel(paths.size(), [&](size_t i) {
+      loaded[i] = load_one(paths[i]);
+      if (Process* process = loaded[i].process ? &*loaded[i].process : nullptr)
+        process->messages_left_out = agreed.shrink(process->file);
+    });
+  } while (agreed.keep_what_differs());
+  return loaded;
 }
 
 }  // namespace
@@ -146,7 +138,7 @@ Result<Job> load_job(const std::string& folder) {
   job.folder = folder;
   job.left_out = std::move(found->left_out);
   std::vector<Process> processes;
-  for (Loaded& one : load_all(found->traces, learn_agreed(found->traces))) {
+  for (Loaded& one : load_all(found->traces)) {
     if (one.process) processes.push_back(std::move(*one.process));
     if (!one.why_not.empty()) job.left_out.push_back(std::move(one.why_not));
   }

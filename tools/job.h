@@ -14,6 +14,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,7 @@ namespace lockstep {
 struct Process {
   trace::TraceFile file;
   trace::Liveness liveness = trace::Liveness::elsewhere;
+  std::map<uint32_t, uint64_t> messages_left_out;  // by communicator; see agreed.h
 };
 
 struct Rank {

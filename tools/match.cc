@@ -104,6 +104,9 @@ Member make_member(const Run& run, size_t rank, const CommInfo& info, const Call
   const auto by_seq = [](const Call* a, const Call* b) { return a->seq < b->seq; };
   std::stable_sort(member.collectives.begin(), member.collectives.end(), by_seq);
 
+  const std::map<uint32_t, uint64_t>& left_out = run.process_of(rank).messages_left_out;
+  if (const auto found = left_out.find(info.serial); found != left_out.end()) member.p2p_left_out = found->second;
+
   member.called = info.coll_called;
   if (!member.collectives.empty()) member.called = std::max(member.called, member.collectives.back()->seq + 1);
   member.launched = member.called;
@@ -131,6 +134,18 @@ bool has_failed(const Call& call) { return call.returned && call.result != 0 && 
 
 bool is_collective(const Call& call) { return kind_of(call) == FunctionKind::collective; }
 bool is_p2p(const Call& call) { return kind_of(call) == FunctionKind::p2p; }
+
+bool has_one_result(uint16_t fn) {
+  switch (static_cast<Fn>(fn)) {
+    case Fn::AllReduce:
+    case Fn::AllGather:
+    case Fn::Broadcast:
+    case Fn::Bcast:
+      return true;
+    default:
+      return false;
+  }
+}
 
 std::string op_name(const Call& call) {
   const abi::FunctionInfo* info = abi::find_function(canonical(call.fn));

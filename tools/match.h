@@ -49,6 +49,7 @@ struct Member {
   std::vector<uint64_t> zero_next_seq;          // for each of them, the number of the collective that follows it
   std::vector<const trace::Call*> p2p;          // launched, in order of calling
   size_t p2p_held = 0;                          // in a group that is still open
+  uint64_t p2p_left_out = 0;                    // messages done long ago, which the loader has not kept
 
   // nullptr = not called, or no longer on record.
   const trace::Call* call_at(uint64_t seq) const;
@@ -78,6 +79,9 @@ std::string op_name(const trace::Call& call);
 
 bool is_collective(const trace::Call& call);
 bool is_p2p(const trace::Call& call);
+
+// Is its result the same on all ranks by definition?
+bool has_one_result(uint16_t fn);
 
 // Did it come back with an error? Such a call enqueued nothing and takes no number.
 bool has_failed(const trace::Call& call);

@@ -223,7 +223,9 @@ std::optional<Wait> split_wait(const Evidence& evidence, size_t index) {
 // --- point to point
 // ----------------------------------------------------------------------------------------------------------
 
-bool whole_record(const Member& member) { return member.p2p.size() + member.p2p_held >= member.info->p2p_called; }
+bool whole_record(const Member& member) {
+  return member.p2p.size() + member.p2p_held + member.p2p_left_out >= member.info->p2p_called;
+}
 
 // What one member has put on one edge of its communicator.
 struct Half {

@@ -123,7 +123,7 @@ std::vector<Finding> find_missing_traces(const Evidence& evidence, const std::ve
 // --- judge.cc ---
 struct JudgeOptions {
   std::optional<int64_t> threshold_ns;  // else what the job itself was set to
-  uint64_t kept_rows = AgreedRows::kKeptRows;
+  uint64_t kept_rows = AgreedCalls::kKeptRows;
 };
 Evidence gather(const Run& run, const Table& table, const JudgeOptions& options);
 Diagnosis judge(const Run& run, const Table& table, const JudgeOptions& options, size_t files_left_out);

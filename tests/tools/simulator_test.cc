@@ -138,18 +138,21 @@ std::string report_of(std::vector<Process> processes) {
   return report_json(job, evidence, diagnosis);
 }
 
-// Leaves out what the loader leaves out of large jobs. How many calls went; 0 = the job is one that is kept whole.
+// Leaves out what the loader leaves out of large jobs. How many calls went.
 size_t leave_out_agreed(std::vector<Process>& processes) {
-  AgreedRows agreed(kKept);
-  for (size_t i = 0; i < processes.size(); i++) agreed.add_head(processes[i].file, i);
-  for (const size_t i : agreed.settle()) agreed.learn(processes[i].file, i);
-  size_t went = 0;
-  for (Process& process : processes) {
-    went += process.file.calls.size();
-    if (!agreed.shrink(process.file)) return 0;
-    went -= process.file.calls.size();
+  AgreedCalls agreed(kKept, 4);
+  const std::vector<Process> whole = processes;
+  size_t before = 0, after = 0;
+  for (const Process& process : whole) {
+    agreed.add_head(process.file);
+    before += process.file.calls.size();
   }
-  return went;
+  do {
+    processes = whole;
+    for (Process& process : processes) process.messages_left_out = agreed.shrink(process.file);
+  } while (agreed.keep_what_differs());
+  for (const Process& process : processes) after += process.file.calls.size();
+  return before - after;
 }
 
 Outcome play(const Case& of) {
