@@ -51,12 +51,12 @@ Communicators make_communicators(const ncclUniqueId& id, int rank, const Mesh& m
     all.shard = split(all.world, mesh, "dp-cp", "dp-shard", hybrid_shard);
     all.replicas = split(all.world, mesh, "dp-cp", "dp-replicas", hybrid_shard, true);
   }
-  all.tp = split(all.world, mesh, "tp", "tp");
+  all.groups.tp = split(all.world, mesh, "tp", "tp");
   all.pp = split(all.world, mesh, "pp", "pp");
-  all.cp = split(all.world, mesh, "cp", "cp");
+  all.groups.cp = split(all.world, mesh, "cp", "cp");
   all.model = split(all.world, mesh, "tp-pp", "model");
   if (shape.ep > 1) {
-    all.ep = split(all.world, mesh, "ep", "ep");
+    all.groups.ep = split(all.world, mesh, "ep", "ep");
     all.experts = split(all.world, mesh, "edp", "edp");
   }
   return all;

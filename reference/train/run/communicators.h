@@ -10,14 +10,16 @@
 
 #include "reference/train/core/comm.h"
 #include "reference/train/core/mesh.h"
+#include "reference/train/core/module.h"
 
 namespace train {
 
 struct Communicators {
   Comm world;
   Comm data;             // dp x cp: over which gradients of dense parameters are summed
-  Comm shard, replicas;  // `data` as a grid of its own, for hybrid sharding; else shard is of its size and not made
-  Comm tp, pp, cp, ep;
+  Comm shard, replicas;  // `data` as a grid of its own, under hybrid sharding
+  Groups groups;         // tp, cp, ep: what modules take part in
+  Comm pp;
   Comm experts;  // edp: over which gradients of experts are summed
   Comm model;    // tp x pp: whose parameters together are the model
 };

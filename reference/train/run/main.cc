@@ -3,29 +3,70 @@
 // lockstep-train: reads the command line, learns which ranks it is, and trains as each of them.
 
 #include <cstdio>
+#include <cstdlib>
+#include <exception>
 #include <iostream>
 
-#include "reference/train/run/communicators.h"
+#include "reference/train/kernels/kernels.h"
+#include "reference/train/run/build.h"
 #include "reference/train/run/launch.h"
+#include "reference/train/run/loop.h"
 #include "reference/train/run/options.h"
+#include "reference/train/run/text.h"
+#include "reference/train/run/weights.h"
+
+namespace {
+
+using namespace train;
+
+// A rank that cannot go on ends the process: its peers would wait for it.
+[[noreturn]] void give_up(const std::exception& error, int status) {
+  std::fprintf(stderr, "lockstep-train: %s\n", error.what());
+  std::fflush(nullptr);
+  std::_Exit(status);
+}
+
+int train_as(const Options& options, const Text& text, int rank, const ncclUniqueId& id) {
+  try {
+    int device = 0;
+    check(cudaGetDevice(&device), "cudaGetDevice");
+    Training(options, text, rank, device, id).run();
+    return 0;
+  } catch (const Refusal& refusal) {
+    give_up(refusal, 2);
+  } catch (const std::exception& error) {
+    give_up(error, 1);
+  }
+}
+
+int run(const Options& options, const Launch& launch) {
+  if (options.print_mesh) {
+    if (launch.rank == 0) std::cout << Mesh(options.shape).text();
+    return 0;
+  }
+  if (!options.save_init.empty()) {
+    if (launch.rank == 0) save_init(options.save_init, config_of(options), 0);
+    return 0;
+  }
+  if (options.shape.pp > 1 || options.print_schedule || options.experts > 0)
+    throw Refusal("pipelines and experts are not part of this program yet");
+  set_threads(options.threads);
+  const Text text(options.data.empty() ? bundled_text() : options.data, options.seq, options.vocab, options.packed);
+  return run_ranks(launch, options,
+                   [&](int rank, const ncclUniqueId& id) { return train_as(options, text, rank, id); });
+}
+
+}  // namespace
 
 int main(int argc, char** argv) {
   bool tell = true;  // refusals are the same on all ranks, so one tells
   try {
-    train::Options options = train::parse_options(argc, argv);
-    const train::Launch launch = train::find_launch(options);
+    Options options = parse_options(argc, argv);
+    const Launch launch = find_launch(options);
     tell = launch.rank == 0;
-    train::complete_options(options, launch.world);
-    if (options.print_mesh) {
-      if (launch.rank == 0) std::cout << train::Mesh(options.shape).text();
-      return 0;
-    }
-    return train::run_ranks(launch, options, [&](int rank, const ncclUniqueId& id) {
-      const train::Mesh mesh(options.shape);
-      const train::Communicators comms = train::make_communicators(id, rank, mesh, options.hybrid_shard);
-      return 0;
-    });
-  } catch (const train::Refusal& refusal) {
+    complete_options(options, launch.world);
+    return run(options, launch);
+  } catch (const Refusal& refusal) {
     if (tell) std::fprintf(stderr, "lockstep-train: %s\n", refusal.what());
     return 2;
   }

@@ -109,7 +109,7 @@ void add_model(CLI::App& app, Options& o) {
       ->check(CLI::NonNegativeNumber.description(""))
       ->group(group);
   app.add_option("--dropout", o.dropout, "probability (0)")->check(CLI::Range(0.0, 0.99))->group(group);
-  app.add_option("--freeze", o.freeze, "parameters whose name contains this get no gradient; may be repeated")
+  app.add_option("--freeze", o.freeze, "parameters whose name matches this shell pattern are not trained; may be repeated")
       ->group(group);
   const std::map<std::string, Dtype> types = {{"fp64", Dtype::f64}, {"fp32", Dtype::f32}, {"bf16", Dtype::bf16}};
   app.add_option("--dtype", o.dtype, "fp64, fp32 or bf16 with fp32 master weights (fp32)")

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: MIT
+
+#include "reference/train/run/build.h"
+
+#include "reference/train/parallel/compress.h"
+#include "reference/train/parallel/data.h"
+#include "reference/train/parallel/fsdp.h"
+#include "reference/train/parallel/zero.h"
+
+namespace train {
+
+Config config_of(const Options& o) {
+  Config config;
+  config.layers = o.layers;
+  config.heads = o.heads;
+  config.kv_heads = o.kv_heads;
+  config.width = o.width;
+  config.vocab = o.vocab;
+  config.seq = o.seq;
+  config.vocab_multiple = o.vocab_multiple;
+  config.positions = o.positions == "rotary" ? Positions::rotary : Positions::learned;
+  config.tied = !o.untied;
+  config.dropout = o.dropout;
+  config.share_layers = o.share_layers;
+  config.freeze = o.freeze;
+  config.experts = o.experts;
+  config.top_k = o.top_k;
+  config.capacity = o.capacity;
+  config.aux_loss = o.aux_loss;
+  config.dtype = o.dtype;
+  config.seed = o.seed;
+  return config;
+}
+
+static FsdpSettings fsdp_settings(const Options& o, const Communicators& comms) {
+  FsdpSettings settings;
+  // ZeRO-3 gathers module by module and keeps nothing.
+  settings.wrap = o.shard == Shard::zero3 ? "layer" : o.wrap;
+  settings.keep_root = o.shard != Shard::zero3;
+  settings.keep_all = o.shard == Shard::grad_op;
+  settings.keep_for_step = o.shape.pp > 1;
+  settings.prefetch_forward = o.prefetch == "forward" || o.prefetch == "both";
+  settings.prefetch_backward = o.prefetch == "backward" || o.prefetch == "both";
+  if (o.shard == Shard::hybrid) {
+    settings.shard = &comms.shard;
+    settings.replicas = &comms.replicas;
+  }
+  return settings;
+}
+
+std::unique_ptr<Strategy> make_strategy(const StrategyParts& parts) {
+  const Options& o = parts.options;
+  Setup setup{{},
+              parts.model.parameters(),
+              parts.comms.data,
+              parts.compute,
+              parts.memory,
+              o.dtype,
+              static_cast<int>(o.accum),
+              o.optimizer == "adamw",
+              o.overlap,
+              parts.initial};
+  for (const auto& module : parts.model.modules()) setup.modules.push_back(module.get());
+  const double bucket = o.bucket_mb * (1 << 20);
+  switch (o.shard) {
+    case Shard::none: {
+      std::unique_ptr<Compressor> compressor;
+      if (o.compress == Compress::bf16) compressor = make_bf16(parts.memory);
+      if (o.compress == Compress::topk) compressor = make_topk(parts.memory, o.topk_fraction);
+      return make_data_parallel(setup, bucket, std::move(compressor));
+    }
+    case Shard::zero1:
+      return make_zero1(setup, bucket);
+    case Shard::zero2:
+      return make_zero2(setup, bucket, o.shape.pp > 1);
+    default:
+      return make_fsdp(setup, fsdp_settings(o, parts.comms));
+  }
+}
+
+}  // namespace train

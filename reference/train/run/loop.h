@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: MIT
+//
+// The training of one rank: what it is made of, and the loop.
+
+#pragma once
+
+#include <nccl.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "reference/train/model/model.h"
+#include "reference/train/parallel/exchange.h"
+#include "reference/train/run/batches.h"
+#include "reference/train/run/communicators.h"
+#include "reference/train/run/dumps.h"
+#include "reference/train/run/optimizer.h"
+#include "reference/train/run/options.h"
+#include "reference/train/run/text.h"
+
+namespace train {
+
+class Training {
+ public:
+  Training(const Options& options, const Text& text, int rank, int device, const ncclUniqueId& id);
+  ~Training();
+
+  void run();
+
+  struct Step {
+    int64_t number = 0;       // from 1
+    double loss = 0;          // mean over all tokens of the step, of all ranks
+    int64_t tokens = 0;       // that were predicted
+    double norm = 0, rate = 0, loss_scale = 1;
+  };
+  // One step, from the sampler's next sequence on. Returns when everything is done.
+  Step step();
+  double evaluate();  // mean loss over the held-out samples
+
+  const Memory& memory() const { return memory_; }
+
+ private:
+  void passes();
+  void sum_over_tensor_parallel();
+  void sum_statistics();
+  void tell(const Step& step, double seconds) const;
+  void dump_first();
+
+  const Options options_;
+  const Text& text_;
+  const Mesh mesh_;
+  const int rank_;
+  const Place place_;
+  // In this order: what comes first is used by what comes later and outlives it.
+  Communicators comms_;
+  Memory memory_;
+  const Stream compute_;
+  Exchange exchange_;
+  const Config config_;
+  std::unique_ptr<Model> model_;
+  std::unique_ptr<Strategy> strategy_;
+  std::unique_ptr<Batches> batches_;
+  std::unique_ptr<Optimizer> optimizer_;
+  Sampler sampler_;
+  Dumps dumps_;
+  View statistics_;             // sum of losses and number of tokens of the step, on the device
+  double* told_ = nullptr;      // the same on the host
+  double loss_scale_;
+  int64_t steps_done_ = 0;
+  std::vector<View> summed_over_tp_;
+};
+
+// Prints Memory::high by purpose.
+std::string memory_table(const Memory& memory);
+
+}  // namespace train

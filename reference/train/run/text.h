@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: MIT
+//
+// A text as tokens: its bytes. A sample is a window of `length` tokens and, shifted by one, what should be predicted
+// from them. Windows do not overlap. The last twentieth of them is never trained on, whether there is an evaluation or
+// not, so that asking for one changes nothing.
+
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace train {
+
+class Text {
+ public:
+  // `packed`: documents end at blank lines. Positions then count from the begin of a document, and the last token of
+  // one has no target. Throws Refusal.
+  Text(const std::string& path, int64_t length, int64_t vocab, bool packed);
+
+  int64_t samples() const { return samples_; }  // to train on
+  int64_t held_out() const { return held_out_; }
+
+  // Of token `place` of sample i; samples at and beyond samples() are the held-out ones.
+  int32_t token(int64_t i, int64_t place) const { return bytes_[at(i, place)]; }
+  int32_t target(int64_t i, int64_t place) const;  // -1: none
+  int32_t position(int64_t i, int64_t place) const;
+  int32_t document(int64_t i, int64_t place) const;  // inside the sample, from 0
+
+  double unigram_entropy() const;  // in nats: the loss of who knows how often each byte occurs and nothing else
+
+ private:
+  size_t at(int64_t i, int64_t place) const { return static_cast<size_t>(i * length_ + place); }
+  std::string path_;
+  int64_t length_, samples_ = 0, held_out_ = 0;
+  bool packed_;
+  std::vector<uint8_t> bytes_;
+  std::vector<int32_t> document_;  // of each byte
+  std::vector<int32_t> begin_;     // place of the document's first byte, of each byte
+};
+
+// The text that comes with the program, in the build tree as in an installed one.
+std::string bundled_text();
+
+}  // namespace train
