@@ -48,8 +48,8 @@ int run(const Options& options, const Launch& launch) {
     if (launch.rank == 0) save_init(options.save_init, config_of(options), 0);
     return 0;
   }
-  if (options.shape.pp > 1 || options.print_schedule || options.experts > 0)
-    throw Refusal("pipelines and experts are not part of this program yet");
+  if (options.shape.pp > 1 || options.shape.cp > 1 || options.print_schedule || options.experts > 0)
+    throw Refusal("pipelines, context parallelism and experts are not part of this program yet");
   set_threads(options.threads);
   const Text text(options.data.empty() ? bundled_text() : options.data, options.seq, options.vocab, options.packed);
   return run_ranks(launch, options,
