@@ -34,7 +34,7 @@ struct Call {
   trace::Record* record;             // where it is, as long as the thread owns its block
   uint32_t epoch;                    // of the recorder; another one at the end means we are now in the child of a fork
   bool recorded;
-  bool zero;                         // a collective without elements
+  bool counted;                      // it took a number of its communicator
   bool digested;                     // the digests of its buffers are wanted
   DigestJob digest;
   bool watchable;                    // events may be recorded on its stream
@@ -44,22 +44,38 @@ struct Call {
   Comm* made;                        // of an init call: the first communicator it makes
   uint64_t old_handle;               // what *new_comm held before
   trace::CallSummary* summary;
-  std::atomic<uint64_t>* called;     // counters to count on or take back; nullptr = none
-  std::atomic<uint64_t>* returned;
-  std::atomic<uint64_t>* edge;
+  std::atomic<uint64_t>* edge;       // of a send or receive: the counter its number is from
 };
+
+constexpr bool enqueues(abi::FunctionKind kind) {
+  return kind == abi::FunctionKind::collective || kind == abi::FunctionKind::p2p || kind == abi::FunctionKind::onesided;
+}
 
 // Records nothing when recording is off or the thread is inside a hooked call already.
 void begin_call(Call& call, abi::Fn fn, abi::FunctionKind kind, const CallArgs& args);
 void end_call(Call& call, abi::Fn fn, abi::FunctionKind kind, const CallArgs& args, ncclResult_t result);
 
-// The marks that hold for what the thread does now.
-void fill_marks(const ThreadState& thread, uint16_t& bits, uint64_t& step);
+// The marks that hold for what the thread does now. One that never marks (an autograd thread) works on what the process's
+// latest mark says.
+struct MarksNow {
+  uint64_t step;
+  uint16_t bits;
+};
+MarksNow latest_marks();
+inline MarksNow marks_of(const ThreadState& thread) {
+  if (!thread.mark_bits && recorder.trace.status->process_marks.load(std::memory_order_relaxed)) return latest_marks();
+  return {thread.step, static_cast<uint16_t>(thread.mark_bits)};
+}
 
 void note_unique_id(const void* id);  // one that NCCL made for itself inside another call (ncclCommInitAll does)
 
 inline bool passes_unrecorded() {
   return recorder.state.load(std::memory_order_relaxed) == Recording::off || (this_thread.depth & kInRecorder) != 0;
+}
+
+// Nothing has to be looked up or made for this thread any more: the hooks take the short way (operation.h).
+inline bool is_prepared(const ThreadState& thread) {
+  return thread.epoch == recorder.ready.load(std::memory_order_relaxed) && (thread.depth & kInRecorder) == 0;
 }
 
 }  // namespace lockstep::shim

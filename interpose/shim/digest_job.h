@@ -13,7 +13,7 @@ struct DigestJob {
   uint64_t input, output;              // addresses; 0 = none
   uint64_t input_bytes, output_bytes;
   uint64_t call, seq, stream;
-  uint32_t comm;
+  uint32_t comm;                       // serial
   uint16_t fn;
 };
 

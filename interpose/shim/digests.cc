@@ -106,31 +106,30 @@ bool is_wanted(Fn fn) {
 
 }  // namespace
 
-bool describe_digest(DigestJob& job, Fn fn, const Call& call, const CallArgs& args, uint64_t seq) {
-  if (!driver || !call.comm || !call.watchable || !is_wanted(fn)) return false;
-  const int32_t ranks = call.comm->slot->nranks, rank = call.comm->slot->rank;
-  if (ranks <= 0 || rank < 0) return false;
-  const uint64_t one = args.count * abi::dtype_size(args.dtype), all = one * static_cast<uint64_t>(ranks);
-  const bool root = rank == args.peer;
+DigestJob describe_digest(Fn fn, const Comm& comm, uint64_t sendbuff, uint64_t recvbuff, uint64_t count, int32_t dtype,
+                          int32_t root, uint64_t stream, uint64_t call, uint64_t seq) {
+  const int32_t ranks = comm.slot->nranks, rank = comm.slot->rank;
+  if (!driver || ranks <= 0 || rank < 0 || !is_wanted(fn)) return {};
+  const uint64_t one = count * abi::dtype_size(dtype), all = one * static_cast<uint64_t>(ranks);
+  const bool is_root = rank == root;
   uint64_t in = one, out = one;
   switch (fn) {
     case Fn::AllReduce: break;
-    case Fn::Reduce: out = root ? one : 0; break;
+    case Fn::Reduce: out = is_root ? one : 0; break;
     case Fn::Broadcast:
-    case Fn::Bcast: in = root ? one : 0; break;
+    case Fn::Bcast: in = is_root ? one : 0; break;
     case Fn::AllGather: out = all; break;
     case Fn::ReduceScatter: in = all; break;
     case Fn::AlltoAll: in = out = all; break;
-    case Fn::Gather: out = root ? all : 0; break;
-    case Fn::Scatter: in = root ? all : 0; break;
-    default: return false;
+    case Fn::Gather: out = is_root ? all : 0; break;
+    case Fn::Scatter: in = is_root ? all : 0; break;
+    default: return {};
   }
-  job = {fn == Fn::Bcast ? args.recvbuff : args.sendbuff, args.recvbuff, in, out, call.begin, seq, args.stream,
-         call.comm->serial, static_cast<uint16_t>(fn)};
-  return true;
+  return {fn == Fn::Bcast ? recvbuff : sendbuff, recvbuff, in, out, call, seq, stream, comm.serial,
+          static_cast<uint16_t>(fn)};
 }
 
-void digest_input(const DigestJob& job) { put_into_stream(job, false); }
-void digest_output(const DigestJob& job) { put_into_stream(job, true); }
+void digest_input(DigestJob job) { put_into_stream(job, false); }
+void digest_output(DigestJob job) { put_into_stream(job, true); }
 
 }  // namespace lockstep::shim

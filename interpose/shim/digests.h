@@ -14,9 +14,10 @@
 
 namespace lockstep::shim {
 
-// False when this operation's digests are not wanted.
-bool describe_digest(DigestJob& job, abi::Fn fn, const Call& call, const CallArgs& args, uint64_t seq);
-void digest_input(const DigestJob& job);
-void digest_output(const DigestJob& job);
+// Of an operation on a stream that is free. Its `comm` is 0 when the digests of this one are not wanted.
+DigestJob describe_digest(abi::Fn fn, const Comm& comm, uint64_t sendbuff, uint64_t recvbuff, uint64_t count, int32_t dtype,
+                          int32_t root, uint64_t stream, uint64_t call, uint64_t seq);
+void digest_input(DigestJob job);
+void digest_output(DigestJob job);
 
 }  // namespace lockstep::shim

@@ -16,6 +16,7 @@
 #include "interpose/shim/comms.h"
 #include "interpose/shim/copies.h"
 #include "interpose/shim/lifecycle.h"
+#include "interpose/shim/operation.h"
 #include "interpose/shim/real.h"
 
 namespace lockstep::shim {
@@ -73,6 +74,24 @@ ncclResult_t without_real(abi::Fn fn) {
   const unsigned caller = copy_around(__builtin_return_address(0));                                \
   const auto real = real_as<Function>(caller == kCopies ? which : caller, fn);                      \
   if (__builtin_expect(!real, 0)) return without_real(fn);                                         \
+  if constexpr (enqueues(function_kind)) {                                                         \
+    ThreadState& thread = this_thread;                                                             \
+    if (__builtin_expect(caller == kCopies && is_prepared(thread), 1)) {                           \
+      CallArgs args;                                                                               \
+      LOCKSTEP_EACH(LOCKSTEP_TAKE __VA_OPT__(, ) __VA_ARGS__)                                      \
+      args.copy = which;                                                                           \
+      int kept = *thread.error;                                                                    \
+      Call call;                                                                                   \
+      begin_operation(call, thread, fn, function_kind, args);                                      \
+      *thread.error = kept;                                                                        \
+      const ncclResult_t given = real LOCKSTEP_ARGS(__VA_ARGS__);                                  \
+      if (__builtin_expect(call.epoch != recorder.epoch.load(std::memory_order_relaxed), 0)) return given; \
+      kept = *thread.error;                                                                        \
+      end_operation(call, thread, fn, function_kind, args, given);                                 \
+      *thread.error = kept;                                                                        \
+      return given;                                                                                \
+    }                                                                                              \
+  }                                                                                                \
   CallArgs args;                                                                                   \
   LOCKSTEP_EACH(LOCKSTEP_TAKE __VA_OPT__(, ) __VA_ARGS__)                                          \
   args.copy = which;                                                                               \

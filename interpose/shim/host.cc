@@ -73,7 +73,9 @@ void begin_host(HostCall& call, const abi::HostFunction& function, const HostArg
   f.native_stack = function.kind == HostKind::order ? 0 : capture_stack();
   f.comm_calls = thread.comm_calls;
   f.thread_slot = thread.slot_number;
-  fill_marks(thread, f.mark_bits, f.step);
+  const MarksNow marks = marks_of(thread);
+  f.step = marks.step;
+  f.mark_bits = marks.bits;
   call.record = trace::reserve(recorder.trace, thread.cursor, call.begin);
   trace::write_host_begin(call.record, call.begin, f);
   trace::Status& status = *recorder.trace.status;

@@ -113,6 +113,13 @@ void* find_real(unsigned copy, abi::Fn fn) {
   return found;
 }
 
+unsigned other_copy_around(uintptr_t address) {
+  const unsigned copies = nccl_copies.load(std::memory_order_relaxed);
+  for (unsigned copy = 1; copy < copies; copy++)
+    if (inside(nccl_code[copy], address)) return copy;
+  return kCopies;
+}
+
 unsigned copy_of(void* function) {
   const unsigned known = copy_around(function);
   if (known != kCopies) return known;

@@ -25,7 +25,7 @@ extern std::atomic<void*> real_functions[kCopies][kMostFunctions];
 void* find_real(unsigned copy, abi::Fn fn);  // the slow path: looks it up, remembers it
 
 // nullptr when there is none.
-inline void* real_function(unsigned copy, abi::Fn fn) {
+__attribute__((always_inline)) inline void* real_function(unsigned copy, abi::Fn fn) {
   void* known = real_functions[copy][static_cast<unsigned>(fn)].load(std::memory_order_acquire);
   return __builtin_expect(known != nullptr, 1) ? known : find_real(copy, fn);
 }
@@ -59,16 +59,16 @@ extern std::atomic<unsigned> nccl_copies;  // 1 + the highest copy with a range
 extern CodeRange own_code;            // of this library; known after know_own_code
 void know_own_code();
 
-inline bool inside(const CodeRange& range, uintptr_t address) {
-  return address - range.start.load(std::memory_order_relaxed) <
-         range.end.load(std::memory_order_relaxed) - range.start.load(std::memory_order_relaxed);
+__attribute__((always_inline)) inline bool inside(const CodeRange& range, uintptr_t address) {
+  const uintptr_t start = range.start.load(std::memory_order_relaxed);
+  return address - start < range.end.load(std::memory_order_relaxed) - start;
 }
 // The copy whose code this address is in; kCopies = none.
-inline unsigned copy_around(const void* address) {
-  const unsigned copies = nccl_copies.load(std::memory_order_relaxed);
-  for (unsigned copy = 0; copy < copies; copy++)
-    if (inside(nccl_code[copy], reinterpret_cast<uintptr_t>(address))) return copy;
-  return kCopies;
+unsigned other_copy_around(uintptr_t address);
+__attribute__((always_inline)) inline unsigned copy_around(const void* address) {
+  const auto at = reinterpret_cast<uintptr_t>(address);
+  if (inside(nccl_code[0], at)) return 0;
+  return __builtin_expect(nccl_copies.load(std::memory_order_relaxed) == 1, 1) ? kCopies : other_copy_around(at);
 }
 inline bool called_by_nccl(const void* return_address) { return copy_around(return_address) != kCopies; }
 

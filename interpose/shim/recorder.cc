@@ -29,7 +29,7 @@
 
 namespace lockstep::shim {
 
-constinit Recorder recorder = {};  // zeroed memory, before any code of the job runs
+constinit Recorder recorder = {};  // there before any code of the job runs
 
 namespace {
 
@@ -115,6 +115,7 @@ void forget_recording() {
   // The mapping of the parent's file stays, since the fork may have happened inside a call that still points into it.
   // Nothing writes there any more: what was begun under another epoch is not ended.
   recorder.epoch.fetch_add(1, std::memory_order_relaxed);
+  recorder.ready.store(kNotReady, std::memory_order_relaxed);
   memset(static_cast<void*>(&recorder.trace), 0, sizeof recorder.trace);
   recorder.trace.fd = -1;
   forget_threads();

@@ -17,10 +17,10 @@
 #include "interpose/trace/writer.h"
 
 namespace lockstep::shim {
-namespace {
 
-using Backtrace = int (*)(void**, int);
 std::atomic<Backtrace> backtrace_function;
+
+namespace {
 
 // Open addressing; an entry is claimed by storing its hash, and of use once its reference is there.
 struct Entry {
@@ -105,9 +105,7 @@ const char* start_stacks() {
   return nullptr;
 }
 
-trace::StackRef capture_stack() {
-  const Backtrace walk = backtrace_function.load(std::memory_order_relaxed);
-  if (!walk) return 0;
+trace::StackRef walk_stack(Backtrace walk) {
   constexpr int kOwn = 4;  // more frames than this library ever has on top
   void* pcs[kMostFrames + kOwn];
   int depth = walk(pcs, kMostFrames + kOwn);

@@ -11,6 +11,7 @@
 
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 
 #include "interpose/trace/format.h"
@@ -23,7 +24,13 @@ inline constexpr int kMostFrames = 64;
 const char* start_stacks();
 
 // The stack of the calling thread without this library's own frames; 0 = none.
-trace::StackRef capture_stack();
+using Backtrace = int (*)(void**, int);
+extern std::atomic<Backtrace> backtrace_function;  // libunwind's; nullptr = no stacks
+trace::StackRef walk_stack(Backtrace walk);
+inline trace::StackRef capture_stack() {
+  const Backtrace walk = backtrace_function.load(std::memory_order_relaxed);
+  return walk ? walk_stack(walk) : 0;
+}
 
 void forget_stacks();  // in the child of a fork: its next trace is another file
 

@@ -53,6 +53,7 @@ struct ThreadState {
   GroupMember* members;      // mapped, grows
   uint32_t member_count, member_room;
   uint64_t comm_calls;       // NCCL operations it made
+  int* error;                // its errno
   trace::Cursor cursor;      // where it writes
   void* front;               // FrontState, mapped
   size_t front_size;

@@ -459,7 +459,7 @@ inline constexpr bool ends_in_place(uint16_t kind) {
 
 // What `check` must hold. Four lanes, because this is computed in every call: each word goes through a bijection of its
 // lane, so a record with one word torn never passes, and one with several torn passes once in 2^32.
-inline uint32_t record_check(const uint64_t (&word)[kRecordWords], uint64_t sequence) {
+__attribute__((always_inline)) inline uint32_t record_check(const uint64_t (&word)[kRecordWords], uint64_t sequence) {
   constexpr uint64_t kOdd[4] = {0x9e3779b97f4a7c15ull, 0xc2b2ae3d27d4eb4full, 0x165667b19e3779f9ull, 0xd6e8feb86659fd93ull};
   const auto eat = [&](uint64_t lane, unsigned i) {
     lane = (lane ^ word[i]) * kOdd[i & 3];
@@ -475,7 +475,7 @@ inline uint32_t record_check(const uint64_t (&word)[kRecordWords], uint64_t sequ
 }
 
 // What tells a true end in place from a damaged one.
-inline uint16_t end_check(uint64_t sequence, uint64_t stamp, uint16_t result, uint32_t comm) {
+__attribute__((always_inline)) inline uint16_t end_check(uint64_t sequence, uint64_t stamp, uint16_t result, uint32_t comm) {
   uint64_t sum = (stamp ^ (sequence << 17) ^ result) * 0x9e3779b97f4a7c15ull + comm;
   sum = (sum ^ (sum >> 29)) * 0xc2b2ae3d27d4eb4full;
   return static_cast<uint16_t>(sum >> 48);

@@ -114,7 +114,7 @@ inline uint64_t slot_of(uint64_t sequence, uint64_t slots) {
 }
 
 // The next slot of this thread. A block that all others have lapped since is given up: its numbers are too old to be read.
-inline Record* reserve(Trace& trace, Cursor& cursor, uint64_t& sequence) {
+__attribute__((always_inline)) inline Record* reserve(Trace& trace, Cursor& cursor, uint64_t& sequence) {
   const Status& status = *trace.status;
   if (__builtin_expect(cursor.next == cursor.end || status.ring_next.load(std::memory_order_relaxed) - cursor.next >
                                                         status.ring_slots.load(std::memory_order_relaxed), 0))
@@ -127,11 +127,15 @@ inline Record* reserve(Trace& trace, Cursor& cursor, uint64_t& sequence) {
 }
 
 // The words are composed by the caller (see call_begin_words and its like), so that the check is computed from registers.
-inline void commit(Record* record, const uint64_t (&word)[kRecordWords], uint64_t sequence) {
+__attribute__((always_inline)) inline void commit(Record* record, const uint64_t (&word)[kRecordWords], uint64_t sequence) {
   auto* to = reinterpret_cast<uint64_t*>(record) + 1;
-  for (unsigned i = 0; i < kRecordWords; i++) to[i] = word[i];
-  record->check = record_check(word, sequence);
-  record->reserved = 0;
+  // Written out, so that the words go from registers to the record and not by way of the stack.
+  to[0] = word[0], to[1] = word[1], to[2] = word[2], to[3] = word[3], to[4] = word[4], to[5] = word[5];
+  to[6] = word[6], to[7] = word[7], to[8] = word[8], to[9] = word[9], to[10] = word[10], to[11] = word[11];
+  to[12] = word[12], to[13] = word[13];
+  static_assert(kRecordWords == 14);
+  to[kRecordWords] = record_check(word, sequence);  // and `reserved`, which is zero
+  static_assert(offsetof(Record, check) == 8 + 8 * kRecordWords && offsetof(Record, reserved) == offsetof(Record, check) + 4);
   record->commit.store(sequence + 1, std::memory_order_release);
 }
 
@@ -159,7 +163,7 @@ constexpr uint64_t word_of(uint16_t a, uint16_t b, uint32_t high) {
   return word_of(static_cast<uint32_t>(a | static_cast<uint32_t>(b) << 16), high);
 }
 
-inline void write_begin(Record* record, uint64_t sequence, const BeginFields& f) {
+__attribute__((always_inline)) inline void write_begin(Record* record, uint64_t sequence, const BeginFields& f) {
   const uint32_t small = static_cast<uint32_t>(f.dtype | f.group_depth << 8 | static_cast<uint32_t>(f.flags) << 16);
   const uint32_t marks = static_cast<uint32_t>(f.thread_slot | static_cast<uint32_t>(f.mark_bits) << 16);
   const uint64_t word[kRecordWords] = {
@@ -174,7 +178,7 @@ inline void write_begin(Record* record, uint64_t sequence, const BeginFields& f)
 inline bool owns(const Cursor& cursor, uint64_t sequence) { return sequence - (cursor.end - kBlockSlots) < kBlockSlots; }
 
 // The end of a call, into its begin record, while the thread owns it.
-inline void end_in_place(Record* begin, uint64_t sequence, uint64_t stamp, int32_t result, uint32_t comm) {
+__attribute__((always_inline)) inline void end_in_place(Record* begin, uint64_t sequence, uint64_t stamp, int32_t result, uint32_t comm) {
   auto* words = reinterpret_cast<uint64_t*>(begin);
   constexpr size_t kResult = offsetof(Record, begin.end_result) / 8, kStamp = offsetof(Record, begin.end_stamp) / 8;
   static_assert(offsetof(Record, host.end_result) / 8 == kResult && offsetof(Record, host.end_stamp) / 8 == kStamp);

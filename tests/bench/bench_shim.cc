@@ -4,7 +4,8 @@
 //
 // The floor is what any tracer must pay that has a time, a stack and a record which outlives the process: one
 // clock_gettime, one store of 128 bytes into a mapped file, one warm unw_backtrace at the same depth. Calls and floors
-// alternate, so that a slow moment of the machine hits both. The libnccl underneath returns at once.
+// alternate, so that a slow moment of the machine hits both. The libnccl underneath returns at once, without a locked
+// instruction, which would wait for all stores of the shim and be charged to it.
 //
 // A training loop reaches the same call along many paths, so 64 paths of about 20 frames are taken in turn. They differ
 // only far from the call: a tracer that looked at the top of the stack alone would be fast here and wrong. After the run
