@@ -5,11 +5,10 @@
 // fp32, and rounded once. What is added to (further uses of a weight) is computed apart, in the same tiles, and then
 // added.
 
-#include <cblas.h>
-
 #include <algorithm>
 #include <mutex>
 
+#include "reference/train/kernels/gemm.h"
 #include "reference/train/kernels/kernels.h"
 #include "reference/train/kernels/launch.h"
 #include "reference/train/kernels/threads.h"
@@ -20,19 +19,6 @@ namespace {
 
 constexpr int64_t kTile = 256;   // rows and columns of a tile of the result
 constexpr int64_t kDepth = 256;  // of the sum, where operands are widened piece by piece
-
-void gemm(bool turn_a, bool turn_b, int64_t m, int64_t n, int64_t k, const float* a, int64_t lda, const float* b,
-          int64_t ldb, float beta, float* c, int64_t ldc) {
-  cblas_sgemm(CblasRowMajor, turn_a ? CblasTrans : CblasNoTrans, turn_b ? CblasTrans : CblasNoTrans,
-              static_cast<blasint>(m), static_cast<blasint>(n), static_cast<blasint>(k), 1, a,
-              static_cast<blasint>(lda), b, static_cast<blasint>(ldb), beta, c, static_cast<blasint>(ldc));
-}
-void gemm(bool turn_a, bool turn_b, int64_t m, int64_t n, int64_t k, const double* a, int64_t lda, const double* b,
-          int64_t ldb, double beta, double* c, int64_t ldc) {
-  cblas_dgemm(CblasRowMajor, turn_a ? CblasTrans : CblasNoTrans, turn_b ? CblasTrans : CblasNoTrans,
-              static_cast<blasint>(m), static_cast<blasint>(n), static_cast<blasint>(k), 1, a,
-              static_cast<blasint>(lda), b, static_cast<blasint>(ldb), beta, c, static_cast<blasint>(ldc));
-}
 
 // An operand as it lies in memory, and whether the product reads it transposed.
 struct Operand {
@@ -49,7 +35,7 @@ void multiply_tile(const Operand& a, const Operand& b, int64_t row, int64_t colu
                    int64_t depth, Wide<T>* c, int64_t stride) {
   if constexpr (!std::is_same_v<T, Bf16>) {
     gemm(a.turned, b.turned, rows, columns, depth, data_of<T>(a.view) + a.at(row, 0), a.stride,
-         data_of<T>(b.view) + b.at(0, column), b.stride, 0, c, stride);
+         data_of<T>(b.view) + b.at(0, column), b.stride, false, c, stride);
   } else {
     auto* wide_a = static_cast<float*>(scratch()) + kTile * kTile;
     float* wide_b = wide_a + kTile * kDepth;
@@ -63,7 +49,7 @@ void multiply_tile(const Operand& a, const Operand& b, int64_t row, int64_t colu
         return length;
       };
       const int64_t lda = widen(a, row, k, rows, count, wide_a), ldb = widen(b, k, column, count, columns, wide_b);
-      gemm(a.turned, b.turned, rows, columns, count, wide_a, lda, wide_b, ldb, k == 0 ? 0 : 1, c, stride);
+      gemm(a.turned, b.turned, rows, columns, count, wide_a, lda, wide_b, ldb, k > 0, c, stride);
     }
   }
 }
@@ -98,8 +84,6 @@ void product_tile(const Into& out, const Operand& a, const Operand& b, const Vie
 template <class T, class U>
 void product(const Into& out, const Operand& a, const Operand& b, const View& bias, int64_t m, int64_t n,
              int64_t depth) {
-  static std::once_flag once;
-  std::call_once(once, [] { openblas_set_num_threads(1); });
   const int64_t across = (n + kTile - 1) / kTile, down = (m + kTile - 1) / kTile;
   for_blocks(across * down, [&](int64_t block) {
     product_tile<T, U>(out, a, b, bias, block / across * kTile, block % across * kTile, m, n, depth);
@@ -109,6 +93,7 @@ void product(const Into& out, const Operand& a, const Operand& b, const View& bi
 void launch_product(cudaStream_t stream, Into out, Operand a, Operand b, View bias, int64_t m, int64_t n,
                     int64_t depth) {
   if (m == 0 || n == 0) return;
+  prepare_blas();
   launch(stream, [=] {
     with_type(a.view.dtype, [&](auto type) {
       using T = decltype(type);
@@ -123,6 +108,11 @@ void launch_product(cudaStream_t stream, Into out, Operand a, Operand b, View bi
 bool fits(const View& out, Dtype in) { return out.dtype == in || out.dtype == wide(in); }
 
 }  // namespace
+
+void prepare_blas() {
+  static std::once_flag once;
+  std::call_once(once, [] { openblas_set_num_threads(1); });
+}
 
 void linear_forward(cudaStream_t stream, View y, View x, View w, View b, int64_t rows, int64_t inputs,
                     int64_t outputs) {

@@ -19,16 +19,16 @@ constexpr double kTwice = 2 * 0.79788456080286535588;
 constexpr double kCube = 0.044715;
 
 template <class W>
-W gelu(W x) {
+LOCKSTEP_INLINE W gelu(W x) {
   const W u2 = static_cast<W>(kTwice) * (x + static_cast<W>(kCube) * x * x * x);
-  return x / (1 + std::exp(-u2));
+  return x / (1 + exp_of(-u2));
 }
 template <class W>
-W gelu_slope(W x) {  // beyond 30 it is 0 or 1 in both types, and squares cannot overflow before it
+LOCKSTEP_INLINE W gelu_slope(W x) {  // beyond 30 it is 0 or 1 in both types, and squares cannot overflow before it
   x = x < -30 ? -30 : x > 30 ? 30 : x;
   const W square = x * x;
   const W u2 = static_cast<W>(kTwice) * (x + static_cast<W>(kCube) * square * x);
-  const W s = 1 / (1 + std::exp(-u2));
+  const W s = 1 / (1 + exp_of(-u2));
   return s + x * s * (1 - s) * (static_cast<W>(kTwice) * (1 + static_cast<W>(3 * kCube) * square));
 }
 
@@ -49,6 +49,7 @@ void fill(cudaStream_t stream, View out, double value) {
   for_elements(stream, out, [=](auto* to, int64_t begin, int64_t end) {
     using T = std::remove_pointer_t<decltype(to)>;
     const T stored = store<T>(value);
+#pragma omp simd
     for (int64_t i = begin; i < end; ++i) to[i] = stored;
   });
 }
@@ -61,8 +62,10 @@ void convert(cudaStream_t stream, View out, View in) {
       using From = decltype(type);
       const auto* from = data_of<From>(in);
       if constexpr (std::is_same_v<T, From>) {
+#pragma omp simd
         for (int64_t i = begin; i < end; ++i) to[i] = from[i];
       } else {
+#pragma omp simd
         for (int64_t i = begin; i < end; ++i) to[i] = store<T>(load(from[i]));
       }
     });
@@ -75,6 +78,7 @@ void add(cudaStream_t stream, View out, View a, View b) {
   for_elements(stream, out, [=](auto* to, int64_t begin, int64_t end) {
     using T = std::remove_pointer_t<decltype(to)>;
     const auto *left = data_of<T>(a), *right = data_of<T>(b);
+#pragma omp simd
     for (int64_t i = begin; i < end; ++i) to[i] = store<T>(load(left[i]) + load(right[i]));
   });
 }
@@ -82,10 +86,18 @@ void add(cudaStream_t stream, View out, View a, View b) {
 void add_bias(cudaStream_t stream, View y, View b, int64_t rows, int64_t outputs) {
   expect(y.size >= rows * outputs && b.size >= outputs && y.dtype == b.dtype, "add_bias",
          "y[rows, outputs] and b[outputs] of one type");
-  for_elements(stream, y.part(0, rows * outputs), [=](auto* to, int64_t begin, int64_t end) {
-    using T = std::remove_pointer_t<decltype(to)>;
-    const auto* shift = data_of<T>(b);
-    for (int64_t i = begin; i < end; ++i) to[i] = store<T>(load(to[i]) + load(shift[i % outputs]));
+  launch(stream, [=] {
+    with_type(y.dtype, [&](auto type) {
+      using T = decltype(type);
+      for_pieces(rows, 64, [&](int64_t begin, int64_t end) {
+        const T* shift = data_of<T>(b);
+        for (int64_t r = begin; r < end; ++r) {
+          T* row = data_of<T>(y) + r * outputs;
+#pragma omp simd
+          for (int64_t c = 0; c < outputs; ++c) row[c] = store<T>(load(row[c]) + load(shift[c]));
+        }
+      });
+    });
   });
 }
 
@@ -96,6 +108,7 @@ void add_to(cudaStream_t stream, View sum, View term, double factor) {
     using T = std::remove_pointer_t<decltype(to)>;
     with_type(term.dtype, [&](auto type) {
       const auto* from = data_of<decltype(type)>(term);
+#pragma omp simd
       for (int64_t i = begin; i < end; ++i)
         to[i] = store<T>(static_cast<double>(load(to[i])) + factor * static_cast<double>(load(from[i])));
     });
@@ -105,6 +118,7 @@ void add_to(cudaStream_t stream, View sum, View term, double factor) {
 void scale(cudaStream_t stream, View inout, double factor) {
   for_elements(stream, inout, [=](auto* to, int64_t begin, int64_t end) {
     using T = std::remove_pointer_t<decltype(to)>;
+#pragma omp simd
     for (int64_t i = begin; i < end; ++i) to[i] = store<T>(static_cast<double>(load(to[i])) * factor);
   });
 }
@@ -112,6 +126,7 @@ void scale(cudaStream_t stream, View inout, double factor) {
 void divide(cudaStream_t stream, View inout, double divisor) {
   for_elements(stream, inout, [=](auto* to, int64_t begin, int64_t end) {
     using T = std::remove_pointer_t<decltype(to)>;
+#pragma omp simd
     for (int64_t i = begin; i < end; ++i) to[i] = store<T>(static_cast<double>(load(to[i])) / divisor);
   });
 }
@@ -121,6 +136,7 @@ void gelu_forward(cudaStream_t stream, View out, View in) {
   for_elements(stream, out, [=](auto* to, int64_t begin, int64_t end) {
     using T = std::remove_pointer_t<decltype(to)>;
     const auto* from = data_of<T>(in);
+#pragma omp simd
     for (int64_t i = begin; i < end; ++i) to[i] = store<T>(gelu(load(from[i])));
   });
 }
@@ -131,6 +147,7 @@ void gelu_backward(cudaStream_t stream, View in_grad, View out_grad, View in) {
   for_elements(stream, in_grad, [=](auto* to, int64_t begin, int64_t end) {
     using T = std::remove_pointer_t<decltype(to)>;
     const auto *grad = data_of<T>(out_grad), *from = data_of<T>(in);
+#pragma omp simd
     for (int64_t i = begin; i < end; ++i) to[i] = store<T>(load(grad[i]) * gelu_slope(load(from[i])));
   });
 }

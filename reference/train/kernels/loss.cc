@@ -42,9 +42,9 @@ void loss_row_max(cudaStream_t stream, View row_max, View logits, int64_t rows, 
   const int64_t real = real_columns(columns, first, classes);
   for_rows(stream, logits, rows, [=](auto* data, int64_t r) {
     using W = Wide<std::remove_pointer_t<decltype(data)>>;
-    W largest = -std::numeric_limits<W>::infinity();
-    for (int64_t c = 0; c < real; ++c) largest = std::max(largest, load(data[r * columns + c]));
-    data_of<W>(row_max)[r] = largest;
+    const auto* row = data + r * columns;
+    data_of<W>(row_max)[r] =
+        largest_over(real, -std::numeric_limits<W>::infinity(), [=](int64_t c) { return load(row[c]); });
   });
 }
 
@@ -60,9 +60,7 @@ void loss_row_sums(cudaStream_t stream, View target_logit, View sum_exp, View lo
     const W largest = data_of<W>(row_max)[r];
     const int64_t target = targets[r] - first;
     data_of<W>(target_logit)[r] = targets[r] >= 0 && target >= 0 && target < real ? load(row[target]) - largest : W{0};
-    W sum = 0;
-    for (int64_t c = 0; c < real; ++c) sum += std::exp(load(row[c]) - largest);
-    data_of<W>(sum_exp)[r] = sum;
+    data_of<W>(sum_exp)[r] = sum_over<W>(real, [=](int64_t c) { return exp_of(load(row[c]) - largest); });
   });
 }
 
@@ -99,9 +97,10 @@ void loss_backward(cudaStream_t stream, View logits, View row_max, View sum_exp,
       return;
     }
     const W largest = data_of<W>(row_max)[r], factor = static_cast<W>(scale) / data_of<W>(sum_exp)[r];
+#pragma omp simd
     for (int64_t c = 0; c < real; ++c) {
       const W expected = c == target ? static_cast<W>(scale) : W{0};
-      row[c] = store<T>(std::exp(load(row[c]) - largest) * factor - expected);
+      row[c] = store<T>(exp_of(load(row[c]) - largest) * factor - expected);
     }
     std::fill(row + real, row + columns, T{});
   });

@@ -21,7 +21,8 @@ constexpr int64_t kGroup = 64;    // rows summed before their sum is added
 constexpr double kEps = 1e-5;
 
 template <class T>
-void norm_row(T* y, Wide<T>& mean, Wide<T>& rstd, const T* x, const T* gain, const T* bias, int64_t width) {
+LOCKSTEP_INLINE void norm_row(T* y, Wide<T>& mean, Wide<T>& rstd, const T* x, const T* gain, const T* bias,
+                              int64_t width) {
   using W = Wide<T>;
   W sum = 0, squares = 0;
   for (int64_t c = 0; c < width; ++c) sum += load(x[c]);
@@ -36,22 +37,17 @@ void norm_row(T* y, Wide<T>& mean, Wide<T>& rstd, const T* x, const T* gain, con
 
 // With g = y_grad * gain and n = (x - mean) * rstd: x_grad = rstd (g - mean of g - n * mean of (g n)).
 template <class T, class U>
-void norm_row_backward(U* x_grad, bool add_it, const T* y_grad, const T* x, const T* gain, Wide<T> mean, Wide<T> rstd,
-                       int64_t width) {
+LOCKSTEP_INLINE void norm_row_backward(U* x_grad, bool add_it, const T* y_grad, const T* x, const T* gain, Wide<T> mean,
+                                       Wide<T> rstd, int64_t width) {
   using W = Wide<T>;
-  W sum = 0, product = 0;
+  const auto scaled = [=](int64_t c) { return load(y_grad[c]) * load(gain[c]); };
+  const auto normal = [=](int64_t c) { return (load(x[c]) - mean) * rstd; };
+  const W sum = sum_over<W>(width, scaled) / static_cast<W>(width);
+  const W product = sum_over<W>(width, [=](int64_t c) { return scaled(c) * normal(c); }) / static_cast<W>(width);
+#pragma omp simd
   for (int64_t c = 0; c < width; ++c) {
-    const W g = load(y_grad[c]) * load(gain[c]);
-    sum += g;
-    product += g * ((load(x[c]) - mean) * rstd);
-  }
-  sum /= static_cast<W>(width);
-  product /= static_cast<W>(width);
-  for (int64_t c = 0; c < width; ++c) {
-    const W g = load(y_grad[c]) * load(gain[c]), n = (load(x[c]) - mean) * rstd;
-    W value = rstd * (g - sum - n * product);
-    if (add_it) value += load(x_grad[c]);
-    x_grad[c] = store<U>(value);
+    const W value = rstd * (scaled(c) - sum - normal(c) * product);
+    x_grad[c] = store<U>(add_it ? value + static_cast<W>(load(x_grad[c])) : value);
   }
 }
 

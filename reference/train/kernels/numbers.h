@@ -8,6 +8,9 @@
 #include <cstdint>
 #include <type_traits>
 
+// For what is called in vector code (vector.h).
+#define LOCKSTEP_INLINE __attribute__((always_inline)) inline
+
 namespace train {
 
 struct Bf16 {
@@ -17,17 +20,17 @@ struct Bf16 {
 template <class T>
 using Wide = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
-inline double load(double value) { return value; }
-inline float load(float value) { return value; }
-inline float load(Bf16 value) { return std::bit_cast<float>(static_cast<uint32_t>(value.bits) << 16); }
+LOCKSTEP_INLINE double load(double value) { return value; }
+LOCKSTEP_INLINE float load(float value) { return value; }
+LOCKSTEP_INLINE float load(Bf16 value) { return std::bit_cast<float>(static_cast<uint32_t>(value.bits) << 16); }
 
-inline Bf16 to_bf16(float value) {  // to nearest even; a NaN stays one
+LOCKSTEP_INLINE Bf16 to_bf16(float value) {  // to nearest even; a NaN stays one
   const auto bits = std::bit_cast<uint32_t>(value);
-  if ((bits & 0x7fffffffU) > 0x7f800000U) return {static_cast<uint16_t>((bits >> 16) | 0x40U)};
-  return {static_cast<uint16_t>((bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16)};
+  const uint32_t rounded = bits + 0x7fffU + ((bits >> 16) & 1U), nan = bits | 0x400000U;
+  return {static_cast<uint16_t>(((bits & 0x7fffffffU) > 0x7f800000U ? nan : rounded) >> 16)};
 }
 // Rounded once: through a float rounded to odd, which remembers that there was more.
-inline Bf16 to_bf16(double value) {
+LOCKSTEP_INLINE Bf16 to_bf16(double value) {
   auto narrow = static_cast<float>(value);
   auto bits = std::bit_cast<uint32_t>(narrow);
   const bool finite = (bits & 0x7f800000U) != 0x7f800000U;
@@ -41,7 +44,7 @@ inline Bf16 to_bf16(double value) {
 }
 
 template <class T, class W>
-T store(W value) {
+LOCKSTEP_INLINE T store(W value) {
   if constexpr (std::is_same_v<T, Bf16>) {
     return to_bf16(value);
   } else {

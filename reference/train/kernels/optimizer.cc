@@ -21,16 +21,16 @@ struct Pair {
   double high = 0, low = 0;
 };
 
-Pair two_sum(double a, double b) {  // a + b, exactly
+LOCKSTEP_INLINE Pair two_sum(double a, double b) {  // a + b, exactly
   const double sum = a + b, back = sum - a;
   return {sum, (a - (sum - back)) + (b - back)};
 }
-Pair square_of(double a) {  // a * a, exactly: by halves of 26 bits
+LOCKSTEP_INLINE Pair square_of(double a) {  // a * a, exactly: by halves of 26 bits
   const double product = a * a, shifted = a * 134217729.0;
   const double high = shifted - (shifted - a), low = a - high;
   return {product, ((high * high - product) + 2 * high * low) + low * low};
 }
-Pair plus(Pair a, Pair b) {
+LOCKSTEP_INLINE Pair plus(Pair a, Pair b) {
   const Pair sum = two_sum(a.high, b.high);
   const double low = sum.low + (a.low + b.low);
   const double high = sum.high + low;
@@ -38,9 +38,19 @@ Pair plus(Pair a, Pair b) {
 }
 
 template <class T>
-Pair squares(const T* values, int64_t count) {
+LOCKSTEP_INLINE Pair squares(const T* values, int64_t count) {
+  double high[kLanes] = {}, low[kLanes] = {};
+  for (int64_t i = 0; i < count; i += kLanes) {
+    const int64_t lanes = count - i < kLanes ? count - i : kLanes;
+#pragma omp simd
+    for (int64_t l = 0; l < lanes; ++l) {
+      const Pair sum = plus({high[l], low[l]}, square_of(static_cast<double>(load(values[i + l]))));
+      high[l] = sum.high;
+      low[l] = sum.low;
+    }
+  }
   Pair sum;
-  for (int64_t i = 0; i < count; ++i) sum = plus(sum, square_of(static_cast<double>(load(values[i]))));
+  for (int64_t l = 0; l < kLanes; ++l) sum = plus(sum, {high[l], low[l]});
   return sum;
 }
 
@@ -54,6 +64,7 @@ void for_parameters(cudaStream_t stream, const View& value, const View& master, 
         body(begin, end, Wide<U>{});
         const auto* from = data_of<Wide<U>>(master);
         if (value.data == master.data) return;
+#pragma omp simd
         for (int64_t i = begin; i < end; ++i) data_of<U>(value)[i] = store<U>(from[i]);
       });
     });
@@ -106,6 +117,7 @@ void adamw(cudaStream_t stream, View value, View master, View first, View second
                keep = static_cast<W>(1 - settings.rate * settings.decay);
     W *p = data_of<W>(master), *m = data_of<W>(first), *v = data_of<W>(second);
     const W* g_ = data_of<W>(grad);
+#pragma omp simd
     for (int64_t i = begin; i < end; ++i) {
       const W g = g_[i] * factor;
       m[i] = beta1 * m[i] + rest1 * g;
@@ -124,6 +136,7 @@ void sgd(cudaStream_t stream, View value, View master, View first, View grad, do
                decay = static_cast<W>(settings.decay), rate = static_cast<W>(settings.rate);
     W *p = data_of<W>(master), *m = data_of<W>(first);
     const W* g = data_of<W>(grad);
+#pragma omp simd
     for (int64_t i = begin; i < end; ++i) {
       m[i] = momentum * m[i] + (g[i] * factor + decay * p[i]);
       p[i] -= rate * m[i];

@@ -2,6 +2,7 @@
 //
 // Kernels that draw random numbers: initial weights and dropout.
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 
@@ -40,17 +41,20 @@ void normal_row(T* out, const RandomStream& random, int64_t parameter, double st
 }
 
 template <class T>
-void drop_row(T* out, const T* in, const RandomStream& random, double p, int64_t sample, int64_t position,
-              int64_t first_column, int64_t columns) {
+LOCKSTEP_INLINE void drop_row(T* out, const T* in, const RandomStream& random, double p, int64_t sample,
+                              int64_t position, int64_t first_column, int64_t columns) {
   using W = Wide<T>;
+  constexpr int64_t kPiece = 256;
   const uint32_t threshold = threshold_of(p);
   const W factor = static_cast<W>(1 / (1 - p));
-  Words block{};
-  for (int64_t c = 0; c < columns; ++c) {
-    const int64_t feature = first_column + c;
-    if (c == 0 || feature % 4 == 0) block = random_words(random, sample, position, feature / 4);
-    const bool kept = block[static_cast<size_t>(feature % 4)] >> 8 >= threshold;
-    out[c] = kept ? store<T>(load(in[c]) * factor) : store<T>(W{0});
+  uint32_t room[kPiece + kRandomSlack];
+  for (int64_t begin = 0; begin < columns; begin += kPiece) {
+    const int64_t count = std::min(kPiece, columns - begin);
+    const uint32_t* words = random_row(room, random, sample, position, first_column + begin, count);
+    T* to = out + begin;
+    const T* from = in + begin;
+#pragma omp simd
+    for (int64_t c = 0; c < count; ++c) to[c] = store<T>(words[c] >> 8 >= threshold ? load(from[c]) * factor : W{0});
   }
 }
 

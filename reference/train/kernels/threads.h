@@ -8,7 +8,8 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <type_traits>
+
+#include "reference/train/kernels/vector.h"
 
 namespace train {
 
@@ -16,11 +17,11 @@ namespace train {
 // all have run.
 void run_blocks(int64_t blocks, void (*body)(void* data, int64_t block), void* data);
 
+// The same for a body of our own, as vector code.
 template <class Body>
 void for_blocks(int64_t blocks, const Body& body) {
-  run_blocks(
-      blocks, [](void* data, int64_t block) { (*static_cast<const Body*>(data))(block); },
-      const_cast<void*>(static_cast<const void*>(&body)));
+  const auto run = [](void* data, int64_t block) { vectorised([=] { (*static_cast<const Body*>(data))(block); }); };
+  run_blocks(blocks, run, const_cast<void*>(static_cast<const void*>(&body)));
 }
 
 // body(begin, end) for pieces of [0, count), `piece` long but the last.
