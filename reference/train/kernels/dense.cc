@@ -17,8 +17,24 @@ namespace train {
 
 namespace {
 
-constexpr int64_t kTile = 256;   // rows and columns of a tile of the result
-constexpr int64_t kDepth = 256;  // of the sum, where operands are widened piece by piece
+// The largest tile of the result, and how much of a sum is widened at a time. Results of few tiles are cut further, so
+// that there is something to share, though not below half of this: small products are slow.
+constexpr int64_t kTileRows = 256, kTileColumns = 512, kDepth = 128, kWorthwhile = 4;
+static_assert(kTileRows * kTileColumns * sizeof(double) <= kScratch);
+static_assert((kTileRows * kTileColumns + (kTileRows + kTileColumns) * kDepth) * sizeof(float) <= kScratch);
+
+struct Tiles {
+  int64_t rows, columns, down, across;
+};
+Tiles tiles_of(int64_t m, int64_t n) {
+  const auto cut = [&](int64_t rows, int64_t columns) {
+    return Tiles{rows, columns, (m + rows - 1) / rows, (n + columns - 1) / columns};
+  };
+  Tiles tiles = cut(kTileRows, kTileColumns);
+  if (tiles.down * tiles.across < kWorthwhile) tiles = cut(kTileRows, kTileColumns / 2);
+  if (tiles.down * tiles.across < kWorthwhile) tiles = cut(kTileRows / 2, kTileColumns / 2);
+  return tiles;
+}
 
 // An operand as it lies in memory, and whether the product reads it transposed.
 struct Operand {
@@ -31,21 +47,25 @@ struct Operand {
 
 // The tile [rows, columns] at (row, column) of a b into c, which is dense. sums over `depth`.
 template <class T>
-void multiply_tile(const Operand& a, const Operand& b, int64_t row, int64_t column, int64_t rows, int64_t columns,
-                   int64_t depth, Wide<T>* c, int64_t stride) {
+LOCKSTEP_INLINE void multiply_tile(const Operand& a, const Operand& b, int64_t row, int64_t column, int64_t rows,
+                                   int64_t columns, int64_t depth, Wide<T>* c, int64_t stride) {
   if constexpr (!std::is_same_v<T, Bf16>) {
     gemm(a.turned, b.turned, rows, columns, depth, data_of<T>(a.view) + a.at(row, 0), a.stride,
          data_of<T>(b.view) + b.at(0, column), b.stride, false, c, stride);
   } else {
-    auto* wide_a = static_cast<float*>(scratch()) + kTile * kTile;
-    float* wide_b = wide_a + kTile * kDepth;
+    auto* wide_a = static_cast<float*>(scratch()) + kTileRows * kTileColumns;
+    float* wide_b = wide_a + kTileRows * kDepth;
     for (int64_t k = 0; k == 0 || k < depth; k += kDepth) {  // an empty sum is written too
       const int64_t count = std::min(kDepth, depth - k);
       const auto widen = [](const Operand& from, int64_t at_row, int64_t at_column, int64_t r, int64_t c_, float* to) {
         const int64_t lines = from.turned ? c_ : r, length = from.turned ? r : c_;
         const Bf16* begin = data_of<Bf16>(from.view) + from.at(at_row, at_column);
-        for (int64_t i = 0; i < lines; ++i)
-          for (int64_t j = 0; j < length; ++j) to[i * length + j] = load(begin[i * from.stride + j]);
+        for (int64_t i = 0; i < lines; ++i) {
+          const Bf16* in = begin + i * from.stride;
+          float* out = to + i * length;
+#pragma omp simd
+          for (int64_t j = 0; j < length; ++j) out[j] = load(in[j]);
+        }
         return length;
       };
       const int64_t lda = widen(a, row, k, rows, count, wide_a), ldb = widen(b, k, column, count, columns, wide_b);
@@ -54,39 +74,51 @@ void multiply_tile(const Operand& a, const Operand& b, int64_t row, int64_t colu
   }
 }
 
-// out[m, n] (+)= a b + bias: one tile. U is the type of out.
+// What is left to do with a tile's row: the bias, what was there before, the type of the result.
+template <class U, class W, class T>
+LOCKSTEP_INLINE void finish_row(U* to, const W* sum, const T* bias, bool add_it, int64_t count) {
+  if (bias != nullptr && !add_it) {
+#pragma omp simd
+    for (int64_t c = 0; c < count; ++c) to[c] = store<U>(sum[c] + static_cast<W>(load(bias[c])));
+  } else if (add_it) {
+#pragma omp simd
+    for (int64_t c = 0; c < count; ++c) to[c] = store<U>(sum[c] + static_cast<W>(load(to[c])));
+  } else {
+#pragma omp simd
+    for (int64_t c = 0; c < count; ++c) to[c] = store<U>(sum[c]);
+  }
+}
+
+// out[m, n] (+)= a b, or = a b + bias: one tile. U is the type of out.
 template <class T, class U>
-void product_tile(const Into& out, const Operand& a, const Operand& b, const View& bias, int64_t row, int64_t column,
-                  int64_t m, int64_t n, int64_t depth) {
+LOCKSTEP_INLINE void product_tile(const Into& out, const Operand& a, const Operand& b, const View& bias, int64_t row,
+                                  int64_t column, int64_t rows, int64_t columns, int64_t n, int64_t depth) {
   using W = Wide<T>;
-  const int64_t rows = std::min(kTile, m - row), columns = std::min(kTile, n - column);
   U* to = data_of<U>(out.view) + row * n + column;
   W* tile = static_cast<W*>(scratch());
   int64_t stride = columns;
+  bool in_place = false;
   if constexpr (std::is_same_v<U, W>) {
     if (!out.add) {
       tile = to;
       stride = n;
+      in_place = true;
     }
   }
   multiply_tile<T>(a, b, row, column, rows, columns, depth, tile, stride);
   const T* shift = bias ? data_of<T>(bias) + column : nullptr;
-  if (static_cast<void*>(tile) == static_cast<void*>(to) && shift == nullptr) return;
-  for (int64_t r = 0; r < rows; ++r)
-    for (int64_t c = 0; c < columns; ++c) {
-      W value = tile[r * stride + c];
-      if (shift != nullptr) value += load(shift[c]);
-      if (out.add) value += static_cast<W>(load(to[r * n + c]));
-      to[r * n + c] = store<U>(value);
-    }
+  if (in_place && shift == nullptr) return;
+  for (int64_t r = 0; r < rows; ++r) finish_row(to + r * n, tile + r * stride, shift, out.add, columns);
 }
 
 template <class T, class U>
 void product(const Into& out, const Operand& a, const Operand& b, const View& bias, int64_t m, int64_t n,
              int64_t depth) {
-  const int64_t across = (n + kTile - 1) / kTile, down = (m + kTile - 1) / kTile;
-  for_blocks(across * down, [&](int64_t block) {
-    product_tile<T, U>(out, a, b, bias, block / across * kTile, block % across * kTile, m, n, depth);
+  const Tiles tiles = tiles_of(m, n);
+  for_blocks(tiles.down * tiles.across, [&](int64_t block) {
+    const int64_t row = block / tiles.across * tiles.rows, column = block % tiles.across * tiles.columns;
+    product_tile<T, U>(out, a, b, bias, row, column, std::min(tiles.rows, m - row), std::min(tiles.columns, n - column),
+                       n, depth);
   });
 }
 

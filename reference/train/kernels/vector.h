@@ -104,7 +104,7 @@ LOCKSTEP_INLINE W largest_over(int64_t count, W start, const Value& value) {
 
 LOCKSTEP_INLINE double exp_of(double x) { return std::exp(x); }
 
-// e^x within 1 ulp, infinities, NaN and denormals included. x = n ln 2 + r with |r| <= ln 2 / 2; e^r = 1 + r + r^2
+// e^x within 1.1 ulp, infinities, NaN and denormals included. x = n ln 2 + r with |r| <= ln 2 / 2; e^r = 1 + r + r^2
 // P(r), P of degree 4 through the Chebyshev nodes (its error is a tenth of an ulp); 2^n in two factors, so that neither
 // leaves the normal numbers.
 LOCKSTEP_INLINE float exp_of(float x) {

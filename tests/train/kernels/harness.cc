@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "reference/train/kernels/numbers.h"
+#include "reference/train/kernels/vector.h"
 
 namespace train::test {
 
@@ -74,23 +75,32 @@ Values KernelTest::normal(int64_t count, double spread) {
 }
 
 std::vector<Values> KernelTest::run(const std::function<std::vector<View>()>& kernel) {
-  std::vector<Values> first;
-  for (const int threads : {1, 2, 3, 8}) {
+  const auto results_of = [&](Isa set, int threads) {
+    set_isa(set);
     set_threads(threads);
     const std::vector<View> views = kernel();
     stream_.synchronize();
     std::vector<Values> results;
     for (const View& view : views) results.push_back(get(view));
-    if (threads == 1) {
-      first = results;
-      continue;
-    }
+    return results;
+  };
+  struct Way {
+    Isa set;
+    int threads;
+    const char* name;
+  };
+  const std::vector<Values> first = results_of(best_isa(), 1);
+  for (const auto& [set, threads, name] :
+       {Way{best_isa(), 2, "two threads"}, Way{best_isa(), 3, "three threads"}, Way{best_isa(), 8, "eight threads"},
+        Way{Isa::avx2, 1, "no AVX-512"}, Way{Isa::plain, 1, "no vector extension"}}) {
+    const std::vector<Values> results = results_of(set, threads);
     for (size_t i = 0; i < results.size(); ++i) {
       const bool same = first[i].empty() ||  // no bytes: memcmp may not be given null
                         std::memcmp(first[i].data(), results[i].data(), first[i].size() * sizeof(double)) == 0;
-      EXPECT_TRUE(same) << "result " << i << " differs between 1 and " << threads << " threads";
+      EXPECT_TRUE(same) << "result " << i << " has other bits with " << name;
     }
   }
+  set_isa(best_isa());
   set_threads(1);
   return first;
 }

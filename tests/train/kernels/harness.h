@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 //
 // What the kernels' tests stand on: values to the device and back as doubles, every kernel run with several numbers of
-// threads whose results must be the same bits, and the bound that a result in some type must keep to what plain loops
-// in double give.
+// threads and several instruction sets, whose results must be the same bits, and the bound that a result in some type
+// must keep to what plain loops in double give.
 
 #pragma once
 
@@ -41,7 +41,8 @@ class KernelTest : public testing::TestWithParam<Dtype> {
   Values normal(int64_t count, double spread = 1);
   int64_t below(int64_t bound) { return static_cast<int64_t>(random_() % static_cast<uint64_t>(bound)); }
 
-  // Runs `kernel`, which returns the views it wrote, with 1, 2, 3 and 8 threads; all must give the same bits.
+  // Runs `kernel`, which returns the views it wrote, with 1, 2, 3 and 8 threads and with each instruction set; all must
+  // give the same bits.
   std::vector<Values> run(const std::function<std::vector<View>()>& kernel);
   Values run_one(const std::function<View()>& kernel) {
     return run([&] { return std::vector<View>{kernel()}; })[0];
