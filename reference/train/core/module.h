@@ -43,6 +43,7 @@ class Exchange;  // parallel/exchange.h
 struct Groups {
   Comm tp;                // heads, columns and rows of matrices, vocabulary
   bool sequence = false;  // sequence parallelism (2205.05198): between tensor-parallel regions rows are split over tp
+  Comm kv;                // the part of tp that shares key/value heads, where there are fewer heads than ranks
   Comm cp;                // sequences are split over cp
   ContextWay context = ContextWay::ring;
   Comm ep;                       // experts

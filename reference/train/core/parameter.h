@@ -38,6 +38,11 @@ struct Parameter {
   bool partial_over_tp = false;
   bool replicated_over_tp = true;
   bool expert = false;  // gradients are summed over edp instead of dp x cp
+  // Elements [begin, end) of the part, ascending. `elsewhere`: another rank of the model has them too, and it is the
+  // one that counts them in norms and owns them in dumps. `partial_over_kv`: their gradient is a part of a sum over the
+  // ranks that share key/value heads (Groups::kv).
+  using Elements = std::vector<std::array<int64_t, 2>>;
+  Elements elsewhere, partial_over_kv;
 
   int64_t count = 0;          // elements of the part
   View value;                 // compute dtype; valid between the strategy's before_* and after_* calls (strategy.h)
@@ -51,5 +56,8 @@ struct Parameter {
     return into;
   }
 };
+
+// What of elements [begin, begin + count) lies in `ranges`, or, with `outside`, in none of them; relative to `begin`.
+Parameter::Elements overlap(int64_t begin, int64_t count, const Parameter::Elements& ranges, bool outside = false);
 
 }  // namespace train

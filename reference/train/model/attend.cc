@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: MIT
 //
-// Attention where this rank has whole sequences: every key of its heads is here.
+// Attention over this rank's heads: by itself where it has whole sequences, else with the other ranks that have parts
+// of them (parallel/context.h).
 
 #include "reference/train/model/regions.h"
+#include "reference/train/parallel/context.h"
 
 namespace train {
 namespace {
@@ -25,6 +27,9 @@ struct Local {
     rows = {batch.order, batch.documents, batch.order, batch.documents, batch.samples};
   }
 
+  ContextAttention split(const Context& context, const Batch& batch) const {
+    return {context.groups, context.stream, *context.groups.exchange, batch, shape, random, dropout};
+  }
   View q(View qkv) const { return qkv; }
   View k(View qkv) const { return qkv.part(queries, qkv.size - queries); }
   View v(View qkv) const { return qkv.part(queries + keys, qkv.size - queries - keys); }
@@ -32,8 +37,13 @@ struct Local {
 
 }  // namespace
 
-void attend(const Context& context, const Batch& batch, const Attention& a, int64_t layer, Arena&) {
+void attend(const Context& context, const Batch& batch, Attention& a, int64_t layer, Arena& arena) {
   const Local local(context, batch, layer);
+  if (context.groups.cp.size() > 1) {
+    a.gathered = context_forward(local.split(context, batch), a.mixed, a.lse, local.q(a.qkv), local.k(a.qkv),
+                                 local.v(a.qkv), arena);
+    return;
+  }
   attention_forward(context.cuda(), a.mixed, a.lse, local.q(a.qkv), local.k(a.qkv), local.v(a.qkv), local.shape,
                     local.rows, local.random, local.dropout, false);
 }
@@ -41,6 +51,9 @@ void attend(const Context& context, const Batch& batch, const Attention& a, int6
 void attend_backward(const Context& context, const Batch& batch, View qkv_grad, View mixed_grad, const Attention& a,
                      int64_t layer, Arena& arena) {
   const Local local(context, batch, layer);
+  if (context.groups.cp.size() > 1)
+    return context_backward(local.split(context, batch), local.q(qkv_grad), local.k(qkv_grad), local.v(qkv_grad),
+                            mixed_grad, a.mixed, local.q(a.qkv), local.k(a.qkv), local.v(a.qkv), a.lse, a.gathered);
   const View delta = arena.take(a.lse.dtype, a.lse.size);
   attention_delta(context.cuda(), delta, mixed_grad, a.mixed, local.shape);
   attention_backward(context.cuda(), {local.q(qkv_grad)}, {local.k(qkv_grad)}, {local.v(qkv_grad)}, mixed_grad,

@@ -28,9 +28,9 @@ class AttentionBlock : public Module {
 
   View forward(int slot, const Batch& batch, View x, Arena& arena) override {
     Saved& s = saved_[slot];
-    const View normed = norm_.forward(context_, s.norm, x, arena);
-    s.normed = enter_columns(context_, normed, arena);
-    s.attention.qkv = qkv_.forward(context_, s.normed, arena);
+    s.normed = norm_.forward(context_, s.norm, x, arena);
+    const View whole = enter_columns(context_, s.normed, brief(context_, arena));
+    s.attention.qkv = qkv_.forward(context_, whole, arena);
     turn(batch, s.attention.qkv, false);
     s.attention.mixed = arena.take(x.dtype, batch.rows() * heads_.queries * heads_.width);
     s.attention.lse = arena.take(wide(x.dtype), batch.rows() * heads_.queries);
@@ -41,6 +41,7 @@ class AttentionBlock : public Module {
 
   View backward_input(int slot, const Batch& batch, View output_grad, Arena& arena) override {
     Saved& s = saved_[slot];
+    s.normed_whole = enter_columns(context_, s.normed, arena);
     s.y_grad = add_to_stream_backward(context_, batch, RandomUse::attention_output_dropout, layer_, output_grad, arena);
     s.y_grad_whole = leave_rows_backward(context_, s.y_grad, arena);
     const View mixed_grad = projection_.backward_input(context_, s.y_grad_whole, arena);
@@ -59,7 +60,7 @@ class AttentionBlock : public Module {
     const Saved& s = saved_[slot];
     projection_.backward_weight(context_, s.y_grad_whole, s.attention.mixed);
     projection_.backward_bias(context_, s.y_grad);
-    qkv_.backward_weight(context_, s.qkv_grad, s.normed);
+    qkv_.backward_weight(context_, s.qkv_grad, s.normed_whole);
     qkv_.backward_bias(context_, s.qkv_grad);
     norm_.backward_weight(context_, s.norm, s.normed_grad);
   }
@@ -67,10 +68,10 @@ class AttentionBlock : public Module {
  private:
   struct Saved {
     Norm::Saved norm;
-    View normed;                          // [rows, C]
+    View normed;                          // [outer, C]
     Attention attention;                  // [rows, (Q + 2 K) d], [rows, Q d], [rows, Q]
     View y_grad, y_grad_whole, qkv_grad;  // from the first half of the backward pass for the second
-    View normed_grad;
+    View normed_whole, normed_grad;
   };
 
   // Queries and keys stand side by side, so one call turns both.

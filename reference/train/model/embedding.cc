@@ -25,7 +25,7 @@ class Embedding : public Module {
 
   View forward(int slot, const Batch& batch, View, Arena& arena) override {
     const OuterRows outer = outer_rows(context_, batch);
-    const View partial = arena.take(context_.config.dtype, batch.rows() * width());
+    const View partial = brief(context_, arena).take(context_.config.dtype, batch.rows() * width());
     embedding_forward(context_.cuda(), {partial}, tokens_.value, batch.tokens, first(), tokens_.local[0], batch.rows(),
                       width());
     const View x = leave_rows(context_, partial, arena);

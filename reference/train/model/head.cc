@@ -28,26 +28,22 @@ class Head : public Module {
 
   View forward(int slot, const Batch& batch, View x, Arena& arena) override {
     Saved& s = saved_[slot];
-    const View normed = norm_.forward(context_, s.norm, x, arena);
-    s.normed = enter_columns(context_, normed, arena);
-    s.logits = linear_.forward(context_, s.normed, arena);
+    s.normed = norm_.forward(context_, s.norm, x, arena);
+    const View whole = enter_columns(context_, s.normed, brief(context_, arena));
+    s.logits = linear_.forward(context_, whole, arena);
     const Dtype statistics = wide(x.dtype);
     const int64_t rows = batch.rows();
     s.row_max = arena.take(statistics, rows);
     s.sum_exp = arena.take(statistics, rows);
     const View target_logit = arena.take(statistics, rows);
-    loss_row_max(context_.cuda(), s.row_max, s.logits, rows, columns(), first(), context_.config.vocab);
-    max_over_vocabulary(context_, s.row_max);
-    loss_row_sums(context_.cuda(), target_logit, s.sum_exp, s.logits, s.row_max, batch.targets, rows, columns(),
-                  first(), context_.config.vocab);
-    sum_over_vocabulary(context_, target_logit);
-    sum_over_vocabulary(context_, s.sum_exp);
-    loss_sum(context_.cuda(), context_.loss, target_logit, s.sum_exp, batch.targets, rows);
+    vocabulary_loss(context_.tp(), context_.stream, context_.loss, {s.row_max, target_logit, s.sum_exp}, s.logits,
+                    batch.targets, rows, {first(), columns(), context_.config.vocab});
     return {};
   }
 
   View backward_input(int slot, const Batch& batch, View, Arena& arena) override {
     Saved& s = saved_[slot];
+    s.normed_whole = enter_columns(context_, s.normed, arena);
     loss_backward(context_.cuda(), s.logits, s.row_max, s.sum_exp, batch.targets, batch.rows(), columns(), first(),
                   context_.config.vocab, context_.loss_scale);
     const View partial = linear_.backward_input(context_, s.logits, arena);
@@ -59,16 +55,16 @@ class Head : public Module {
 
   void backward_weight(int slot, const Batch&) override {
     const Saved& s = saved_[slot];
-    linear_.backward_weight(context_, s.logits, s.normed);
+    linear_.backward_weight(context_, s.logits, s.normed_whole);
     norm_.backward_weight(context_, s.norm, s.normed_grad);
   }
 
  private:
   struct Saved {
     Norm::Saved norm;
-    View normed, logits;    // [rows, C], [rows, V / tp]: the logits' gradient after the first half of the backward pass
+    View normed, logits;  // [outer, C], [rows, V / tp]: the logits' gradient after the first half of the backward pass
     View row_max, sum_exp;  // [rows]
-    View normed_grad;
+    View normed_whole, normed_grad;
   };
   int64_t columns() const { return linear_.outputs(); }
   int64_t first() const { return table_.cut.empty() ? 0 : table_.cut[0][0]; }

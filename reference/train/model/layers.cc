@@ -29,7 +29,7 @@ View Linear::forward(const Context& context, View x, Arena& arena) const {
 
 View Linear::forward_rows(const Context& context, View x, Arena& arena) const {
   if (context.tp().size() == 1) return forward(context, x, arena);
-  const View y = leave_rows(context, product(context, x, weight_, {}, arena), arena);
+  const View y = leave_rows(context, product(context, x, weight_, {}, brief(context, arena)), arena);
   add_bias(context.cuda(), y, bias_->value, y.size / outputs(), outputs());
   return y;
 }

@@ -26,9 +26,9 @@ class MlpBlock : public Module {
 
   View forward(int slot, const Batch& batch, View x, Arena& arena) override {
     Saved& s = saved_[slot];
-    const View normed = norm_.forward(context_, s.norm, x, arena);
-    s.normed = enter_columns(context_, normed, arena);
-    s.hidden = widen_.forward(context_, s.normed, arena);
+    s.normed = norm_.forward(context_, s.norm, x, arena);
+    const View whole = enter_columns(context_, s.normed, brief(context_, arena));
+    s.hidden = widen_.forward(context_, whole, arena);
     s.active = arena.take(s.hidden.dtype, s.hidden.size);
     gelu_forward(context_.cuda(), s.active, s.hidden);
     const View y = projection_.forward_rows(context_, s.active, arena);
@@ -37,6 +37,7 @@ class MlpBlock : public Module {
 
   View backward_input(int slot, const Batch& batch, View output_grad, Arena& arena) override {
     Saved& s = saved_[slot];
+    s.normed_whole = enter_columns(context_, s.normed, arena);
     s.y_grad = add_to_stream_backward(context_, batch, RandomUse::mlp_dropout, layer_, output_grad, arena);
     s.y_grad_whole = leave_rows_backward(context_, s.y_grad, arena);
     const View active_grad = projection_.backward_input(context_, s.y_grad_whole, arena);
@@ -54,7 +55,7 @@ class MlpBlock : public Module {
     const Saved& s = saved_[slot];
     projection_.backward_weight(context_, s.y_grad_whole, s.active);
     projection_.backward_bias(context_, s.y_grad);
-    widen_.backward_weight(context_, s.hidden_grad, s.normed);
+    widen_.backward_weight(context_, s.hidden_grad, s.normed_whole);
     widen_.backward_bias(context_, s.hidden_grad);
     norm_.backward_weight(context_, s.norm, s.normed_grad);
   }
@@ -62,8 +63,8 @@ class MlpBlock : public Module {
  private:
   struct Saved {
     Norm::Saved norm;
-    View normed, hidden, active;                          // [rows, C], [rows, 4 C], [rows, 4 C]
-    View y_grad, y_grad_whole, hidden_grad, normed_grad;  // for the second half of the backward pass
+    View normed, hidden, active;                                        // [outer, C], [rows, 4 C], [rows, 4 C]
+    View y_grad, y_grad_whole, hidden_grad, normed_whole, normed_grad;  // for the second half of the backward pass
   };
 
   const Context& context_;

@@ -62,6 +62,15 @@ struct Table {
     outer(add(name + ".bias", {config.width}));
   }
 
+  // Rows of c_attn that several ranks hold, because there are fewer key/value heads than ranks: each has the gradient
+  // from its own queries, and the first of them counts the rows.
+  void share_keys(Parameter& p, int64_t queries) {
+    if (groups.kv.size() == 1) return;
+    const int64_t row = p.count / p.local[0];
+    p.partial_over_kv = {{queries * row, p.count}};
+    if (groups.kv.rank() > 0) p.elsewhere = p.partial_over_kv;
+  }
+
   // A table with a row for each token.
   void vocabulary(const std::string& name) {
     Parameter& p = add(name, {config.vocab, config.width});
@@ -99,8 +108,11 @@ struct Table {
                          {keys_begin + k, keys_begin + k + h.keys * d},
                          {values_begin + k, values_begin + k + h.keys * d}};
     norm(layer + "ln_1");
+    const size_t first = all.size();
     columns_then_rows(layer + "attn.c_attn", config.width + 2 * kv, rows, layer + "attn.c_proj", config.width,
                       {{q, q + h.queries * d}});
+    share_keys(*all[first], h.queries * d);      // weight
+    share_keys(*all[first + 1], h.queries * d);  // bias
   }
 
   void dense_mlp(const std::string& layer) {
@@ -138,6 +150,8 @@ struct Table {
     }
     norm("transformer.ln_f");
     if (!config.tied) vocabulary("lm_head.weight");
+    for (const auto& p : all)
+      if (p->replicated_over_tp && groups.tp.rank() > 0) p->elsewhere = {{0, p->count}};
   }
 };
 

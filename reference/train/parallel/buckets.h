@@ -49,7 +49,7 @@ class Buckets {
 
   struct Place {
     int bucket;
-    int home;       // the module whose backward pass is the last to add to the gradient
+    int home;  // the module whose backward pass is the last to add to the gradient
     View main, scratch;
     int settled = 0;  // micro-batches
   };

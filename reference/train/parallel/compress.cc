@@ -4,8 +4,8 @@
 //   top-k  e_rank += g_rank;  s_rank = the k largest of e_rank;  e_rank -= s_rank
 //          g = sum over ranks of s_rank                             k (4 + e) bytes of all-gather a rank
 //
-// The all-gather of top-k is two calls, of indices and of values. Sums run in the order of ranks, so that all ranks have
-// the same bits.
+// The all-gather of top-k is two calls, of indices and of values. Sums run in the order of ranks, so that all ranks
+// have the same bits.
 
 #include "reference/train/parallel/compress.h"
 

@@ -22,7 +22,8 @@ class Compressor {
 // Rounded to bf16 on the way and summed in bf16: half the bytes of fp32.
 std::unique_ptr<Compressor> make_bf16(Memory& memory);
 // Only the largest `fraction` of a bucket's elements, as (index, value) pairs of every rank; what was left out is added
-// to the next step's gradient (error feedback: Stich et al. 2018, 1809.07599, algorithm 1; Lin et al. 2018, 1712.01887).
+// to the next step's gradient (error feedback: Stich et al. 2018, 1809.07599, algorithm 1; Lin et al. 2018,
+// 1712.01887).
 std::unique_ptr<Compressor> make_topk(Memory& memory, double fraction);
 
 }  // namespace train

@@ -15,9 +15,9 @@ namespace train {
 
 struct FsdpSettings {
   std::string wrap = "block";
-  bool keep_root = true;      // the root unit stays gathered from forward to backward pass, as FSDP does; ZeRO-3 does not
-  bool keep_all = false;      // all units do (SHARD_GRAD_OP)
-  bool keep_for_step = false; // and over all micro-batches of a step, with gradients open in several (a pipeline)
+  bool keep_root = true;  // the root unit stays gathered from forward to backward pass, as FSDP does; ZeRO-3 does not
+  bool keep_all = false;  // all units do (SHARD_GRAD_OP)
+  bool keep_for_step = false;  // and over all micro-batches of a step, with gradients open in several (a pipeline)
   bool prefetch_forward = false, prefetch_backward = true;
   // Over which parameters are sharded, and what is replicated (HYBRID_SHARD); without it `shard` is the whole group.
   const Comm* shard = nullptr;

@@ -8,7 +8,11 @@ namespace train {
 
 GatheredUnits::GatheredUnits(const Setup& setup, const FsdpSettings& settings, const Units& units, const Comm& group,
                              const Stream& communication)
-    : setup_(setup), settings_(settings), group_(group), communication_(communication), of_module_(units.of_module),
+    : setup_(setup),
+      settings_(settings),
+      group_(group),
+      communication_(communication),
+      of_module_(units.of_module),
       states_(units.units.size()) {
   int64_t largest = 0;
   for (size_t i = 0; i < states_.size(); ++i) {
@@ -158,9 +162,9 @@ void GatheredUnits::gather_all() {
   for (size_t i = 0; i < states_.size(); ++i) {
     State& state = states_[i];
     if (first)
-      everything_.push_back(state.own_slot >= 0 ? slots_[static_cast<size_t>(state.own_slot)]->whole
-                                                : setup_.memory.allocate(Purpose::workspace, setup_.dtype,
-                                                                         state.flat.padded));
+      everything_.push_back(state.own_slot >= 0
+                                ? slots_[static_cast<size_t>(state.own_slot)]->whole
+                                : setup_.memory.allocate(Purpose::workspace, setup_.dtype, state.flat.padded));
     group_.all_gather(state.shard, everything_[i], communication_);
     state.flat.bind_values(everything_[i]);
   }

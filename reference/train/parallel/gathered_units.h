@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 //
-// The half of FSDP that deals with values: a rank keeps a shard of every unit, and a whole unit lies in a slot from just
-// before it is used until just after. A unit is gathered on the communication stream; the compute stream waits for it,
-// and a slot is filled again only after the compute stream has left it. So the number of slots is the limit on gathers
-// that run ahead (2304.11277, section 3.4.2): one, or two with prefetch.
+// The half of FSDP that deals with values: a rank keeps a shard of every unit, and a whole unit lies in a slot from
+// just before it is used until just after. A unit is gathered on the communication stream; the compute stream waits for
+// it, and a slot is filled again only after the compute stream has left it. So the number of slots is the limit on
+// gathers that run ahead (2304.11277, section 3.4.2): one, or two with prefetch.
 
 #pragma once
 

@@ -16,15 +16,15 @@
 namespace train {
 
 struct Setup {
-  std::vector<const Module*> modules;   // in forward order; `module` in the strategy's calls is a place in this list
-  std::vector<Parameter*> parameters;   // in forward order: all of the modules, or the dense ones, or the experts
-  const Comm& group;                    // over which gradients are summed
-  const Stream& compute;                // modules run on it
+  std::vector<const Module*> modules;  // in forward order; `module` in the strategy's calls is a place in this list
+  std::vector<Parameter*> parameters;  // in forward order: all of the modules, or the dense ones, or the experts
+  const Comm& group;                   // over which gradients are summed
+  const Stream& compute;               // modules run on it
   Memory& memory;
-  Dtype dtype = Dtype::f32;             // of parameters
-  int micro_batches = 1;                // in a step
-  bool second_moment = true;            // the optimizer keeps one
-  bool overlap = true;                  // communication runs during the backward pass
+  Dtype dtype = Dtype::f32;                             // of parameters
+  int micro_batches = 1;                                // in a step
+  bool second_moment = true;                            // the optimizer keeps one
+  bool overlap = true;                                  // communication runs during the backward pass
   std::function<void(const Parameter&, View)> initial;  // enqueues the first values of a parameter on `compute`
 };
 

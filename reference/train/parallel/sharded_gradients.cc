@@ -10,8 +10,12 @@ namespace train {
 
 ShardedGradients::ShardedGradients(const Setup& setup, std::vector<Flat> flats, const Comm& shard_group, bool own_slots,
                                    const Stream& communication)
-    : setup_(setup), shard_group_(shard_group), own_slots_(own_slots), communication_(communication),
-      groups_(flats.size()), used_by_(setup.modules.size()) {
+    : setup_(setup),
+      shard_group_(shard_group),
+      own_slots_(own_slots),
+      communication_(communication),
+      groups_(flats.size()),
+      used_by_(setup.modules.size()) {
   const UseMap uses = uses_of(setup);
   for (size_t i = 0; i < flats.size(); ++i) {
     Group& group = groups_[i];

@@ -46,7 +46,7 @@ class ShardedGradients {
     int home = 0, last = 0;  // first and last module that use it; home's backward pass is the last to add
     int slot = -1;           // where the gradients of the micro-batch under way are; -1: none are
     int own_slot = -1;
-    int done = 0;            // micro-batches
+    int done = 0;  // micro-batches
     Event written;
   };
   int new_slot(const std::vector<const Flat*>& users);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
-// FSDP's units: sets of parameters that are gathered and reduced together (Zhao et al. 2023, 2304.11277, section 3.2.1).
-// Small ones save memory, large ones save calls. A wrap policy makes them of modules:
+// FSDP's units: sets of parameters that are gathered and reduced together (Zhao et al. 2023, 2304.11277,
+// section 3.2.1). Small ones save memory, large ones save calls. A wrap policy makes them of modules:
 //
 //   block    a unit for each transformer layer
 //   layer    a unit for each module (attention, MLP)

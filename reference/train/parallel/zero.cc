@@ -9,7 +9,8 @@
 // which is what an all-reduce costs. Memory in fp32: (4 + 4) P + 8 P / n bytes.
 //
 // Stage 2 (section 5.2): gradients are sharded as well. A whole gradient never exists, so every micro-batch is reduced:
-// m reduce-scatters and one all-gather of P e. Memory in fp32: 4 P + (4 + 8) P / n, and the slots for buckets under way.
+// m reduce-scatters and one all-gather of P e. Memory in fp32: 4 P + (4 + 8) P / n, and the slots for buckets under
+// way.
 //
 // Buckets are padded to a multiple of n elements; the padding travels too.
 
@@ -26,8 +27,7 @@ namespace {
 
 class Zero1 : public Strategy {
  public:
-  Zero1(const Setup& setup, double bucket_bytes)
-      : setup_(setup), buckets_(setup_, bucket_bytes, setup_.group.size()) {
+  Zero1(const Setup& setup, double bucket_bytes) : setup_(setup), buckets_(setup_, bucket_bytes, setup_.group.size()) {
     make_frozen(setup_);
     for (const Buckets::Bucket& b : buckets_.all()) {
       const View value = mine(b, b.value);
@@ -86,7 +86,8 @@ std::vector<Flat> cut_by_modules(const Setup& setup, double cap) {
     if (!open) buckets.emplace_back();
     buckets.back().insert(buckets.back().begin(), home.begin(), home.end());
     bytes = open ? bytes : 0;
-    for (const Parameter* p : home) bytes += static_cast<double>(p->count) * static_cast<double>(size_of(wide(setup.dtype)));
+    for (const Parameter* p : home)
+      bytes += static_cast<double>(p->count) * static_cast<double>(size_of(wide(setup.dtype)));
     open = bytes < (buckets.size() == 1 ? std::min(cap, kFirstBucket) : cap);
   }
   std::reverse(buckets.begin(), buckets.end());
@@ -98,7 +99,8 @@ std::vector<Flat> cut_by_modules(const Setup& setup, double cap) {
 class Zero2 : public Strategy {
  public:
   Zero2(const Setup& setup, double bucket_bytes, bool own_slots)
-      : setup_(setup), flats_(cut_by_modules(setup_, bucket_bytes)),
+      : setup_(setup),
+        flats_(cut_by_modules(setup_, bucket_bytes)),
         gradients_(setup_, flats_, setup_.group, own_slots, communication_) {
     make_frozen(setup_);
     for (size_t i = 0; i < flats_.size(); ++i) {
