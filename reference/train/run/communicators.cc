@@ -33,7 +33,21 @@ Comm split(const Comm& world, const Mesh& mesh, const std::string& axes, const s
   return Comm(handle, place, static_cast<int>(members.size()), name, members);
 }
 
-Communicators make_communicators(const ncclUniqueId& id, int rank, const Mesh& mesh, int hybrid_shard) {
+// The stages between the ends take part in the split, but get nothing.
+static Comm split_ends(const Comm& world, const Mesh& mesh) {
+  const std::vector<int> stages = mesh.group(world.rank(), "pp");
+  const std::vector<int> ends = {stages.front(), stages.back()};
+  const bool last = world.rank() == ends[1], member = last || world.rank() == ends[0];
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.commName = "ends";
+  ncclComm_t handle = nullptr;
+  check(ncclCommSplit(world.get(), member ? ends[0] : NCCL_SPLIT_NOCOLOR, last ? 1 : 0, &handle, &config),
+        "ncclCommSplit");
+  return member ? Comm(handle, last ? 1 : 0, 2, "ends", ends) : Comm();
+}
+
+Communicators make_communicators(const ncclUniqueId& id, int rank, const Mesh& mesh, int hybrid_shard,
+                                 int64_t kv_heads) {
   Communicators all;
   const Shape& shape = mesh.shape();
   const int world = shape.world();
@@ -55,6 +69,9 @@ Communicators make_communicators(const ncclUniqueId& id, int rank, const Mesh& m
   all.pp = split(all.world, mesh, "pp", "pp");
   all.groups.cp = split(all.world, mesh, "cp", "cp");
   all.model = split(all.world, mesh, "tp-pp", "model");
+  if (kv_heads > 0 && kv_heads < shape.tp)
+    all.groups.kv = split(all.world, mesh, "tp", "kv", shape.tp / static_cast<int>(kv_heads));
+  if (shape.pp > 1) all.ends = split_ends(all.world, mesh);
   if (shape.ep > 1) {
     all.groups.ep = split(all.world, mesh, "ep", "ep");
     all.experts = split(all.world, mesh, "edp", "edp");

@@ -2,8 +2,10 @@
 //
 // Strategies on modules that compute nothing: the gradient of an element is a small integer that depends on the
 // parameter, the element, the rank and the micro-batch, so every sum is exact and known, whatever its order. Every
-// strategy has to put every element of every gradient at exactly one owner, with the right sum, and to give every module
-// the right values before each pass, over several steps of an update that is exact too.
+// strategy has to put every element of every gradient at exactly one owner, with the right sum, and to give every
+// module the right values before each pass, over several steps of an update that is exact too.
+
+#include "reference/train/parallel/data.h"
 
 #include <array>
 #include <atomic>
@@ -12,7 +14,6 @@
 #include "reference/train/kernels/kernels.h"
 #include "reference/train/kernels/launch.h"
 #include "reference/train/parallel/compress.h"
-#include "reference/train/parallel/data.h"
 #include "reference/train/parallel/fsdp.h"
 #include "reference/train/parallel/units.h"
 #include "reference/train/parallel/zero.h"
@@ -144,7 +145,15 @@ class Rank {
   Rank(const Case& c, const Comm& group, const Comm* shard, const Comm* replicas, bool shared, int micro_batches,
        bool overlap)
       : model_(shared), group_(group), truth_(shared, micro_batches), memory_(group.rank()) {
-    Setup setup{{}, {}, group_, compute_, memory_, Dtype::f64, micro_batches, true, overlap,
+    Setup setup{{},
+                {},
+                group_,
+                compute_,
+                memory_,
+                Dtype::f64,
+                micro_batches,
+                true,
+                overlap,
                 [this](const Parameter& p, View into) {
                   write(compute_, into, [&](int64_t i) { return initial_value(p, i); });
                 }};
@@ -194,7 +203,8 @@ class Rank {
     for (Parameter* p : model_.modules[static_cast<size_t>(m)]->parameters()) {
       if (p->frozen || p->name.find("unused") != std::string::npos) continue;
       const Into into = p->gradient();
-      write(compute_, into.view, [=](int64_t i) { return contribution(*p, i, rank, k, step); }, into.add);
+      write(
+          compute_, into.view, [=](int64_t i) { return contribution(*p, i, rank, k, step); }, into.add);
     }
   }
 
@@ -229,16 +239,14 @@ std::vector<Case> all_cases() {
   std::vector<Case> cases;
   for (const double cap : {1.0, 400.0, 1e9}) {
     const std::string suffix = cap < 2 ? "_tiny_buckets" : cap < 1e6 ? "_small_buckets" : "_one_bucket";
-    cases.push_back({"dp" + suffix, [cap](const Setup& s, const Comm*, const Comm*) {
-                       return make_data_parallel(s, cap, nullptr);
-                     }});
-    cases.push_back({"zero1" + suffix,
-                     [cap](const Setup& s, const Comm*, const Comm*) { return make_zero1(s, cap); }});
-    cases.push_back({"zero2" + suffix,
-                     [cap](const Setup& s, const Comm*, const Comm*) { return make_zero2(s, cap, false); }});
+    cases.push_back({"dp" + suffix,
+                     [cap](const Setup& s, const Comm*, const Comm*) { return make_data_parallel(s, cap, nullptr); }});
+    cases.push_back({"zero1" + suffix, [cap](const Setup& s, const Comm*, const Comm*) { return make_zero1(s, cap); }});
+    cases.push_back(
+        {"zero2" + suffix, [cap](const Setup& s, const Comm*, const Comm*) { return make_zero2(s, cap, false); }});
   }
-  cases.push_back({"zero2_own_slots",
-                   [](const Setup& s, const Comm*, const Comm*) { return make_zero2(s, 400, true); }});
+  cases.push_back(
+      {"zero2_own_slots", [](const Setup& s, const Comm*, const Comm*) { return make_zero2(s, 400, true); }});
   cases.push_back({"dp_topk_of_everything", [](const Setup& s, const Comm*, const Comm*) {
                      return make_data_parallel(s, 400, make_topk(s.memory, 1));
                    }});
@@ -256,7 +264,8 @@ std::vector<Case> all_cases() {
         const std::string kind = keep == 0 ? "zero3" : keep == 1 ? "full" : keep == 2 ? "grad_op" : "keep_for_step";
         std::string name = kind + "_" + wrap + "_prefetch" + std::to_string(prefetch);
         std::replace(name.begin(), name.end(), ':', '_');
-        cases.push_back({name, [settings](const Setup& s, const Comm*, const Comm*) { return make_fsdp(s, settings); }});
+        cases.push_back(
+            {name, [settings](const Setup& s, const Comm*, const Comm*) { return make_fsdp(s, settings); }});
       }
   cases.push_back({"hybrid",
                    [](const Setup& s, const Comm* shard, const Comm* replicas) {

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: MIT
+//
+// Every parallel mode, alone and with others, against one rank: loss, every gradient and every parameter after some
+// steps, with dropout, masks, packed documents and vocabulary padding.
+
+#include "reference/train/run/communicators.h"
+#include "tests/train/parallel/job.h"
+#include "tests/train/parallel/ranks.h"
+
+namespace train {
+namespace {
+
+[[maybe_unused]] const bool kDevices = [] {
+  set_devices(8);
+  return true;
+}();
+
+const Outcome& one_rank(const std::string& kind, const Job& job) {
+  static std::map<std::string, Outcome> known;
+  if (!known.count(kind)) {
+    Layout layout;
+    layout.micro_batches = 4;
+    known[kind] = run_job(job, layout);
+  }
+  return known[kind];
+}
+
+void expect_equal(const std::string& kind, const Job& job, const Layout& layout) {
+  const Outcome& truth = one_rank(kind, job);
+  EXPECT_GT(truth.losses.at(0), 100);
+  const Difference difference = compare(run_job(job, layout), truth);
+  EXPECT_LT(difference.distance, 1e-12) << layout.name() << " differs at " << difference.where;
+}
+
+Layout layout_of(int dp, int pp, int cp, int tp) {
+  Layout layout;
+  layout.shape.dp = dp;
+  layout.shape.pp = pp;
+  layout.shape.cp = cp;
+  layout.shape.tp = tp;
+  return layout;
+}
+
+Job job_of(void (*change)(Config&)) {
+  Job job;
+  job.config = small_config();
+  change(job.config);
+  return job;
+}
+const Job kTied = job_of([](Config&) {});
+const Job kRotary = job_of([](Config& c) {
+  c.tied = false;
+  c.positions = Positions::rotary;
+  c.kv_heads = 2;
+});
+
+TEST(Modes, DataParallel) {
+  for (const int dp : {2, 4}) expect_equal("tied", kTied, layout_of(dp, 1, 1, 1));
+}
+
+TEST(Modes, TensorParallel) {
+  for (const int tp : {2, 4})
+    for (const bool sequence : {false, true}) {
+      Layout layout = layout_of(1, 1, 1, tp);
+      layout.sequence = sequence;
+      expect_equal("tied", kTied, layout);
+      expect_equal("rotary", kRotary, layout);  // with tp 4 two ranks share each key/value head
+    }
+}
+
+TEST(Modes, ContextParallel) {
+  for (const int cp : {2, 4})
+    for (const ContextWay way : {ContextWay::ring, ContextWay::all_gather, ContextWay::ulysses}) {
+      Layout layout = layout_of(1, 1, cp, 1);
+      layout.context = way;
+      expect_equal("tied", kTied, layout);
+      if (way != ContextWay::ulysses || cp == 2) expect_equal("rotary", kRotary, layout);
+    }
+}
+
+TEST(Modes, Pipeline) {
+  for (const int pp : {2, 4})
+    for (const char* schedule : {"gpipe", "1f1b", "zero-bubble", "zero-bubble-2"}) {
+      Layout layout = layout_of(1, pp, 1, 1);
+      layout.schedule = schedule;
+      layout.micro_batches = 4;
+      expect_equal("tied", kTied, layout);
+      expect_equal("rotary", kRotary, layout);
+    }
+  Layout layout = layout_of(1, 2, 1, 1);
+  layout.schedule = "interleaved";
+  layout.chunks = 2;
+  layout.micro_batches = 4;
+  expect_equal("tied", kTied, layout);
+}
+
+}  // namespace
+}  // namespace train
