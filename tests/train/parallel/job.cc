@@ -118,8 +118,8 @@ class Rank {
       strategy_->finish_update();
     }
     strategy_->gather_all();
-    for (const Parameter* p : model_->parameters())
-      tell({const_cast<Parameter*>(p), 0, p->count, {}, {}, {}, {}, {}}, p->value, shared_.outcome.parameters);
+    for (Parameter* p : model_->parameters())
+      tell({p, 0, p->count, {}, {}, {}, {}, {}}, p->value, shared_.outcome.parameters);
     strategy_->release_all();
     stream_.synchronize();
     const std::lock_guard lock(shared_.mutex);
@@ -309,8 +309,9 @@ class Rank {
 };
 
 std::unique_ptr<Strategy> Rank::make_full(const Setup& setup, bool pipelined) {
-  static_cast<void>(pipelined);
-  return make_data_parallel(setup, 4000, nullptr);
+  FsdpSettings settings;
+  settings.keep_for_step = pipelined;
+  return make_fsdp(setup, settings);
 }
 
 }  // namespace
