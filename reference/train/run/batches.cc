@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
-// A micro-batch is one block, six arrays one after another: samples first, whose elements are the widest.
+// A micro-batch is one block, six arrays one after another: samples first, whose elements are the widest. Where
+// sequences are split over ranks, the order and the documents of all of them follow.
 
 #include "reference/train/run/batches.h"
 
@@ -11,12 +12,18 @@ namespace {
 
 struct Arrays {
   int64_t* samples;
-  int32_t *tokens, *targets, *positions, *documents, *order;
+  int32_t *tokens, *targets, *positions, *documents, *order, *all_documents, *all_order;
 };
-Arrays arrays_at(char* block, size_t rows) {
+Arrays arrays_at(char* block, size_t rows, size_t all_rows) {
   auto* numbers = reinterpret_cast<int32_t*>(block + rows * sizeof(int64_t));
-  return {reinterpret_cast<int64_t*>(block), numbers,  numbers + rows, numbers + 2 * rows, numbers + 3 * rows,
-          numbers + 4 * rows};
+  return {reinterpret_cast<int64_t*>(block),
+          numbers,
+          numbers + rows,
+          numbers + 2 * rows,
+          numbers + 3 * rows,
+          numbers + 4 * rows,
+          numbers + 5 * rows,
+          numbers + 5 * rows + all_rows};
 }
 
 }  // namespace
@@ -24,12 +31,13 @@ Arrays arrays_at(char* block, size_t rows) {
 Batches::Batches(Memory& memory, const BatchShape& shape)
     : shape_(shape),
       rows_(static_cast<size_t>(shape.sequences) * shape.places.size()),
-      bytes_(rows_ * (sizeof(int64_t) + 5 * sizeof(int32_t))) {
+      all_rows_(rows_ * shape.all_places.size()),
+      bytes_(rows_ * (sizeof(int64_t) + 5 * sizeof(int32_t)) + all_rows_ * 2 * sizeof(int32_t)) {
   const size_t all = bytes_ * static_cast<size_t>(shape.micro_batches);
   device_ = static_cast<char*>(memory.allocate_bytes(Purpose::workspace, all));
   check(cudaMallocHost(reinterpret_cast<void**>(&host_), all), "cudaMallocHost");
   for (int k = 0; k < shape.micro_batches; ++k) {
-    const Arrays a = arrays_at(device_ + static_cast<size_t>(k) * bytes_, rows_);
+    const Arrays a = arrays_at(device_ + static_cast<size_t>(k) * bytes_, rows_, all_rows_);
     Batch batch;
     batch.sequences = shape.sequences;
     batch.length = static_cast<int64_t>(shape.places.size());
@@ -39,6 +47,10 @@ Batches::Batches(Memory& memory, const BatchShape& shape)
     batch.documents = a.documents;
     batch.order = a.order;
     batch.samples = a.samples;
+    if (all_rows_ > 0) {
+      batch.all_documents = a.all_documents;
+      batch.all_order = a.all_order;
+    }
     batches_.push_back(batch);
   }
 }
@@ -52,17 +64,25 @@ bool Batches::drops_target(int64_t number, int64_t place) const {
 }
 
 void Batches::fill_row(const Text& text, int k, int64_t row, const Row& from) {
-  const Arrays a = arrays_at(host_ + static_cast<size_t>(k) * bytes_, rows_);
+  const Arrays a = arrays_at(host_ + static_cast<size_t>(k) * bytes_, rows_, all_rows_);
   size_t i = static_cast<size_t>(row) * shape_.places.size();
   for (const int64_t place : shape_.places) {
     a.samples[i] = from.number;
     a.tokens[i] = text.token(from.sample, place);
-    a.targets[i] = from.masked || (from.training && drops_target(from.number, place)) ? -1 : text.target(from.sample, place);
+    a.targets[i] =
+        from.masked || (from.training && drops_target(from.number, place)) ? -1 : text.target(from.sample, place);
     a.positions[i] = text.position(from.sample, place);
     a.documents[i] = text.document(from.sample, place);
     a.order[i] = static_cast<int32_t>(place);
     targets_ += a.targets[i] >= 0 ? 1 : 0;
     ++i;
+  }
+  for (size_t rank = 0; rank < shape_.all_places.size(); ++rank) {
+    i = rank * rows_ + static_cast<size_t>(row) * shape_.places.size();
+    for (const int64_t place : shape_.all_places[rank]) {
+      a.all_documents[i] = text.document(from.sample, place);
+      a.all_order[i++] = static_cast<int32_t>(place);
+    }
   }
 }
 
@@ -100,7 +120,7 @@ void Batches::load_held_out(const Text& text, int64_t first, const Stream& strea
 std::vector<Batches::Field> Batches::fields(int64_t length) const {
   Field tokens{"tokens", {}, {}}, targets{"targets", {}, {}}, mask{"mask", {}, {}};
   for (int k = 0; k < shape_.micro_batches; ++k) {
-    const Arrays a = arrays_at(host_ + static_cast<size_t>(k) * bytes_, rows_);
+    const Arrays a = arrays_at(host_ + static_cast<size_t>(k) * bytes_, rows_, all_rows_);
     for (size_t i = 0; i < rows_; ++i) {
       tokens.values.push_back(a.tokens[i]);
       targets.values.push_back(a.targets[i]);

@@ -19,6 +19,7 @@ struct BatchShape {
   int micro_batches = 1;
   int64_t sequences = 1;        // in each
   std::vector<int64_t> places;  // of a sequence that this rank holds, in this order: all, or its part of the context
+  std::vector<std::vector<int64_t>> all_places;  // of every rank of the context's group; empty without one
   int dp_rank = 0, dp_size = 1;
   uint64_t seed = 0;
   double mask_fraction = 0;  // of the targets, drawn by (sequence, place)
@@ -47,7 +48,7 @@ class Batches {
 
   const Batch& operator[](int k) const { return batches_[static_cast<size_t>(k)]; }
   int size() const { return shape_.micro_batches; }
-  int64_t targets() const { return targets_; }  // of this rank, all micro-batches
+  int64_t targets() const { return targets_; }                     // of this rank, all micro-batches
   const std::string& last_sample() const { return last_sample_; }  // "epoch0:sample17", for marks
   int64_t last_number() const { return last_number_; }
 
@@ -62,7 +63,8 @@ class Batches {
   bool drops_target(int64_t number, int64_t place) const;
 
   const BatchShape shape_;
-  size_t rows_, bytes_;  // of a micro-batch
+  size_t rows_, all_rows_;  // of a micro-batch: of this rank, and of all that share its sequences
+  size_t bytes_;            // of a micro-batch
   char *host_ = nullptr, *device_ = nullptr;
   std::vector<Batch> batches_;
   int64_t targets_ = 0, last_number_ = -1;

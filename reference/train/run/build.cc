@@ -5,6 +5,7 @@
 #include "reference/train/parallel/compress.h"
 #include "reference/train/parallel/data.h"
 #include "reference/train/parallel/fsdp.h"
+#include "reference/train/parallel/tied.h"
 #include "reference/train/parallel/zero.h"
 
 namespace train {
@@ -48,19 +49,8 @@ static FsdpSettings fsdp_settings(const Options& o, const Communicators& comms) 
   return settings;
 }
 
-std::unique_ptr<Strategy> make_strategy(const StrategyParts& parts) {
+static std::unique_ptr<Strategy> make_sharding(const StrategyParts& parts, const Setup& setup) {
   const Options& o = parts.options;
-  Setup setup{{},
-              parts.model.parameters(),
-              parts.comms.data,
-              parts.compute,
-              parts.memory,
-              o.dtype,
-              static_cast<int>(o.accum),
-              o.optimizer == "adamw",
-              o.overlap,
-              parts.initial};
-  for (const auto& module : parts.model.modules()) setup.modules.push_back(module.get());
   const double bucket = o.bucket_mb * (1 << 20);
   switch (o.shard) {
     case Shard::none: {
@@ -76,6 +66,21 @@ std::unique_ptr<Strategy> make_strategy(const StrategyParts& parts) {
     default:
       return make_fsdp(setup, fsdp_settings(o, parts.comms));
   }
+}
+
+std::unique_ptr<Strategy> make_strategy(const StrategyParts& parts) {
+  const Options& o = parts.options;
+  Setup setup{{},      parts.model.parameters(),  parts.comms.data,       parts.compute, parts.memory,
+              o.dtype, static_cast<int>(o.accum), o.optimizer == "adamw", o.overlap,     parts.initial};
+  for (const auto& module : parts.model.modules()) setup.modules.push_back(module.get());
+  const auto make = [&parts](const Setup& all) { return make_sharding(parts, all); };
+  // The table of tied embeddings is on both ends of a pipeline.
+  for (Parameter* p : setup.parameters)
+    if (!o.untied && parts.comms.ends.size() > 1 && p->name == "transformer.wte.weight") {
+      if (parts.comms.ends.rank() > 0) p->elsewhere = {{0, p->count}};
+      if (!p->frozen) return tie_ends(setup, *p, parts.comms.ends, make);
+    }
+  return make(setup);
 }
 
 }  // namespace train

@@ -63,15 +63,19 @@ bool Dumps::wants(int64_t step) const { return writer_ && step % options_.dump_e
 void Dumps::begin_step(int64_t step) { writer_->begin_step(step); }
 
 // The owners' group covers the elements once; of the ranks beside it that hold the same ones the first is the owner.
-bool Dumps::owns(const Strategy& strategy, const Parameter& parameter) const {
-  if (parameter.replicated_over_tp && place_.tp != 0) return false;
+bool Dumps::owns(const Strategy& strategy) const {
   if (&strategy.owners() == &comms_.data) return true;
   if (&strategy.owners() == &comms_.shard) return comms_.replicas.rank() == 0;
   return strategy.owners().size() > 1 || comms_.data.rank() == 0;
 }
 
 void Dumps::write(const std::string& name, const Owned& piece, View view) {
-  const FlatRanges ranges = ranges_of(*piece.parameter, piece.begin, piece.count);
+  FlatRanges ranges;
+  for (const auto& [begin, end] : overlap(piece.begin, piece.count, piece.parameter->elsewhere, true)) {
+    const FlatRanges part = ranges_of(*piece.parameter, piece.begin + begin, end - begin);
+    for (const dump::Range& r : part.global) append(ranges.global, r[0], r[1]);
+    for (const dump::Range& r : part.local) append(ranges.local, begin + r[0], begin + r[1]);
+  }
   if (ranges.global.empty()) return;
   std::vector<char> all(view.bytes());
   check(cudaMemcpyAsync(all.data(), view.data, all.size(), cudaMemcpyDeviceToHost, compute_.get()), "cudaMemcpyAsync");
@@ -92,13 +96,13 @@ void Dumps::write(const std::string& name, const Owned& piece, View view) {
 
 void Dumps::gradients(Strategy& strategy) {
   for (const Owned& piece : strategy.owned())
-    if (owns(strategy, *piece.parameter)) write("grad/" + piece.parameter->name, piece, piece.grad);
+    if (owns(strategy)) write("grad/" + piece.parameter->name, piece, piece.grad);
 }
 
 void Dumps::parameters(Strategy& strategy, const std::vector<Parameter*>& all) {
   const bool adam = options_.optimizer == "adamw";
   for (const Owned& piece : strategy.owned()) {
-    if (!owns(strategy, *piece.parameter)) continue;
+    if (!owns(strategy)) continue;
     const std::string& name = piece.parameter->name;
     write("param/" + name, piece, piece.master);
     write((adam ? "adam_m/" : "momentum/") + name, piece, piece.first);
@@ -109,8 +113,7 @@ void Dumps::parameters(Strategy& strategy, const std::vector<Parameter*>& all) {
   if (std::none_of(all.begin(), all.end(), frozen)) return;
   strategy.gather_all();
   for (Parameter* p : all)
-    if (p->frozen && comms_.data.rank() == 0 && (!p->replicated_over_tp || place_.tp == 0))
-      write("param/" + p->name, {p, 0, p->count, {}, {}, {}, {}, {}}, p->value);
+    if (p->frozen && comms_.data.rank() == 0) write("param/" + p->name, {p, 0, p->count, {}, {}, {}, {}, {}}, p->value);
   strategy.release_all();
 }
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
 //
-// --dump: what a rank owns, written to a dump folder (docs/dump-format.md) so that layouts can be compared. Step 0 has the
-// first parameters; step n has the gradients of step n after reduction and division, before clipping, the parameters and
-// moments after its update, and its batch. Only owners write: of ranks that hold the same elements, the first.
+// --dump: what a rank owns, written to a dump folder (docs/dump-format.md) so that layouts can be compared. Step 0 has
+// the first parameters; step n has the gradients of step n after reduction and division, before clipping, the
+// parameters and moments after its update, and its batch. Only owners write: of ranks that hold the same elements, the
+// first.
 
 #pragma once
 
@@ -40,7 +41,7 @@ class Dumps {
 
  private:
   void write(const std::string& name, const Owned& piece, View view);
-  bool owns(const Strategy& strategy, const Parameter& parameter) const;
+  bool owns(const Strategy& strategy) const;
 
   const Options& options_;
   const Communicators& comms_;

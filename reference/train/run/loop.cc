@@ -11,12 +11,19 @@
 
 #include "reference/train/kernels/kernels.h"
 #include "reference/train/parallel/context.h"
+#include "reference/train/parallel/model_gradients.h"
+#include "reference/train/parallel/pieces.h"
 #include "reference/train/run/build.h"
 #include "reference/train/run/weights.h"
 
 namespace train {
 namespace {
 
+std::vector<std::vector<int64_t>> split_places(const Options& o) {
+  std::vector<std::vector<int64_t>> all;
+  for (int cp = 0; cp < o.shape.cp && o.shape.cp > 1; ++cp) all.push_back(context_places(o.seq, cp, o.shape.cp));
+  return all;
+}
 std::vector<int64_t> places_of(const Options& o, const Place& place) {
   if (o.shape.cp > 1) return context_places(o.seq, place.cp, o.shape.cp);
   std::vector<int64_t> places;
@@ -36,7 +43,7 @@ Training::Training(const Options& options, const Text& text, int rank, int devic
       mesh_(options.shape),
       rank_(rank),
       place_(mesh_.place(rank)),
-      comms_(make_communicators(id, rank, mesh_, options.hybrid_shard)),
+      comms_(make_communicators(id, rank, mesh_, options.hybrid_shard, options.kv_heads)),
       memory_(device),
       exchange_(memory_),
       config_(config_of(options)),
@@ -48,15 +55,14 @@ Training::Training(const Options& options, const Text& text, int rank, int devic
   comms_.groups.context = options.cp_algo == "ulysses"     ? ContextWay::ulysses
                           : options.cp_algo == "allgather" ? ContextWay::all_gather
                                                            : ContextWay::ring;
-  model_ = std::make_unique<Model>(config_, comms_.groups, compute_, memory_);
-  strategy_ = make_strategy(
-      {options_, comms_, *model_, compute_, memory_, initial_values(options.init, config_, compute_)});
+  make_model();
+  strategy_ =
+      make_strategy({options_, comms_, *model_, compute_, memory_, initial_values(options.init, config_, compute_)});
   batches_ = std::make_unique<Batches>(
-      memory_, BatchShape{static_cast<int>(options.accum), options.micro_batch, places_of(options, place_), place_.dp,
-                          options.shape.dp, options.seed, options.mask_fraction});
-  optimizer_ = std::make_unique<Optimizer>(options_, memory_, compute_, comms_.model, comms_.groups.tp);
-  for (const Owned& piece : strategy_->owned())
-    if (piece.parameter->partial_over_tp) summed_over_tp_.push_back(piece.grad);
+      memory_, BatchShape{static_cast<int>(options.accum), options.micro_batch, places_of(options, place_),
+                          split_places(options), place_.dp, options.shape.dp, options.seed, options.mask_fraction});
+  optimizer_ = std::make_unique<Optimizer>(options_, memory_, compute_, comms_.model);
+  make_pipeline();
   statistics_ = memory_.allocate(Purpose::workspace, Dtype::f64, 2);
   check(cudaMallocHost(reinterpret_cast<void**>(&told_), statistics_.bytes()), "cudaMallocHost");
   compute_.synchronize();
@@ -67,27 +73,56 @@ Training::~Training() {
   cudaFreeHost(told_);
 }
 
+void Training::make_model() {
+  std::vector<int> held;
+  for (const std::vector<int>& chunk :
+       modules_of_stage(options_.layers, place_.pp, options_.shape.pp, options_.virtual_stages)) {
+    const auto begin = static_cast<int>(held.size());
+    held.insert(held.end(), chunk.begin(), chunk.end());
+    chunks_.push_back({begin, static_cast<int>(held.size())});
+  }
+  model_ = std::make_unique<Model>(config_, comms_.groups, compute_, memory_, held);
+}
+
+// One stage is a pipeline too, without messages.
+void Training::make_pipeline() {
+  const int64_t rows = options_.micro_batch * options_.seq / options_.shape.cp;
+  const int64_t elements = rows / (options_.sequence_parallel ? options_.shape.tp : 1) * options_.width;
+  FakeCompute fake;
+  if (!options_.fake_compute_us.empty())
+    fake = {options_.fake_compute_us[0], options_.fake_compute_us[1], options_.fake_compute_us[2]};
+  pipeline_ = std::make_unique<Pipeline>(
+      make_schedule(options_.schedule, options_.shape.pp, static_cast<int>(options_.accum), options_.virtual_stages),
+      comms_.pp, compute_, memory_, options_.dtype, elements, fake);
+  if (options_.eval_every > 0 && options_.shape.pp > 1)
+    arriving_ = memory_.allocate(Purpose::workspace, options_.dtype, elements);
+}
+
 void Training::passes() {
   strategy_->begin_step(static_cast<int>(options_.accum));
   model_->begin_step(static_cast<int>(options_.accum), loss_scale_);
-  for (int k = 0; k < static_cast<int>(options_.accum); ++k) {
-    strategy_->begin_micro_batch(k);
-    lockstep_phase("forward");
-    model_->forward(*strategy_, model_->all(), 0, k, (*batches_)[k], {});
-    lockstep_phase("backward");
-    model_->backward(*strategy_, model_->all(), 0, k, (*batches_)[k], {});
-  }
+  const auto chunk = [this](int c) { return chunks_[static_cast<size_t>(c)]; };
+  pipeline_->run({[&](int slot, int k, int c, View x) {
+                    lockstep_phase("forward");
+                    if (c == 0) strategy_->begin_micro_batch(k);
+                    return model_->forward(*strategy_, chunk(c), slot, k, (*batches_)[k], x);
+                  },
+                  [&](int slot, int k, int c, View grad) {
+                    lockstep_phase("backward");
+                    return model_->backward(*strategy_, chunk(c), slot, k, (*batches_)[k], grad);
+                  },
+                  [&](int slot, int k, int c, View grad) {
+                    lockstep_phase("backward");
+                    return model_->backward_input(*strategy_, chunk(c), slot, k, (*batches_)[k], grad);
+                  },
+                  [&](int slot, int k, int c) {
+                    lockstep_phase("backward");
+                    model_->backward_weight(*strategy_, chunk(c), slot, k, (*batches_)[k]);
+                  }});
 }
 
-// Gradients that are partial sums over tensor-parallel ranks, under sequence parallelism (2205.05198, section 4.2.2):
-// norms and row biases see a part of the rows. Once a step, and only on what this rank owns.
-void Training::sum_over_tensor_parallel() {
-  if (summed_over_tp_.empty() || comms_.groups.tp.size() == 1) return;
-  const Group group;
-  for (const View& view : summed_over_tp_) comms_.groups.tp.all_reduce(view, ncclSum, compute_);
-}
-
-// The sum of losses and the number of tokens, over micro-batches and then over ranks: one small all-reduce.
+// The sum of losses and the number of tokens, over micro-batches and then over ranks: one small all-reduce. The last
+// stage of a pipeline alone has losses.
 void Training::sum_statistics() {
   const View loss = statistics_.part(0, 1), tokens = statistics_.part(1, 1);
   fill(compute_.get(), loss, 0);
@@ -95,6 +130,7 @@ void Training::sum_statistics() {
     add_to(compute_.get(), loss, model_->losses().part(k, 1), 1);
   fill(compute_.get(), tokens, static_cast<double>(batches_->targets()));
   comms_.data.all_reduce(statistics_, ncclSum, compute_);
+  comms_.pp.all_reduce(statistics_.part(0, 1), ncclSum, compute_);
   check(cudaMemcpyAsync(told_, statistics_.data, statistics_.bytes(), cudaMemcpyDeviceToHost, compute_.get()),
         "cudaMemcpyAsync");
   compute_.synchronize();
@@ -107,7 +143,7 @@ Training::Step Training::step() {
   lockstep_sample_id(batches_->last_sample().c_str());
   passes();
   strategy_->finish_gradients();
-  sum_over_tensor_parallel();
+  finish_model_gradients(strategy_->owned(), comms_.groups, compute_);
   sum_statistics();
   step.tokens = std::llround(told_[1]);
   step.loss = step.tokens > 0 ? told_[0] / told_[1] : 0;
@@ -134,6 +170,18 @@ Training::Step Training::step() {
   return step;
 }
 
+// Pieces of the model in their order, one after another.
+void Training::evaluate_batch(int k) {
+  const int stages = options_.shape.pp, chunks = options_.virtual_stages;
+  for (int c = 0; c < chunks; ++c) {
+    const bool begins = place_.pp == 0 && c == 0, ends = place_.pp == stages - 1 && c == chunks - 1;
+    if (!begins) comms_.pp.receive(arriving_, (place_.pp + stages - 1) % stages, compute_);
+    const View x = model_->evaluate(chunks_[static_cast<size_t>(c)], (*batches_)[k], begins ? View{} : arriving_,
+                                    statistics_.part(0, 1));
+    if (!ends) comms_.pp.send(x, (place_.pp + 1) % stages, compute_);
+  }
+}
+
 double Training::evaluate() {
   strategy_->gather_all();
   fill(compute_.get(), statistics_, 0);
@@ -141,13 +189,13 @@ double Training::evaluate() {
   double tokens = 0;
   for (int64_t done = 0; done < options_.eval_batches; done += per_pass) {
     batches_->load_held_out(text_, done * options_.shape.dp, compute_);
-    for (int k = 0; k < per_pass && done + k < options_.eval_batches; ++k)
-      model_->evaluate(model_->all(), (*batches_)[k], {}, statistics_.part(0, 1));
+    for (int k = 0; k < per_pass && done + k < options_.eval_batches; ++k) evaluate_batch(k);
     compute_.synchronize();  // the next batches are written where these were read
     tokens += static_cast<double>(batches_->targets());
   }
   fill(compute_.get(), statistics_.part(1, 1), tokens);
   comms_.data.all_reduce(statistics_, ncclSum, compute_);
+  comms_.pp.all_reduce(statistics_.part(0, 1), ncclSum, compute_);
   check(cudaMemcpyAsync(told_, statistics_.data, statistics_.bytes(), cudaMemcpyDeviceToHost, compute_.get()),
         "cudaMemcpyAsync");
   compute_.synchronize();

@@ -12,6 +12,7 @@
 
 #include "reference/train/model/model.h"
 #include "reference/train/parallel/exchange.h"
+#include "reference/train/parallel/pipeline.h"
 #include "reference/train/run/batches.h"
 #include "reference/train/run/communicators.h"
 #include "reference/train/run/dumps.h"
@@ -29,9 +30,9 @@ class Training {
   void run();
 
   struct Step {
-    int64_t number = 0;       // from 1
-    double loss = 0;          // mean over all tokens of the step, of all ranks
-    int64_t tokens = 0;       // that were predicted
+    int64_t number = 0;  // from 1
+    double loss = 0;     // mean over all tokens of the step, of all ranks
+    int64_t tokens = 0;  // that were predicted
     double norm = 0, rate = 0, loss_scale = 1;
   };
   // One step, from the sampler's next sequence on. Returns when everything is done.
@@ -41,8 +42,10 @@ class Training {
   const Memory& memory() const { return memory_; }
 
  private:
+  void make_model();
+  void make_pipeline();
   void passes();
-  void sum_over_tensor_parallel();
+  void evaluate_batch(int k);
   void sum_statistics();
   void tell(const Step& step, double seconds) const;
   void dump_first();
@@ -59,16 +62,18 @@ class Training {
   Exchange exchange_;
   const Config config_;
   std::unique_ptr<Model> model_;
+  std::vector<ModuleRange> chunks_;  // of the model, a pipeline stage's pieces
   std::unique_ptr<Strategy> strategy_;
   std::unique_ptr<Batches> batches_;
+  std::unique_ptr<Pipeline> pipeline_;
   std::unique_ptr<Optimizer> optimizer_;
   Sampler sampler_;
   Dumps dumps_;
-  View statistics_;             // sum of losses and number of tokens of the step, on the device
-  double* told_ = nullptr;      // the same on the host
+  View statistics_;         // sum of losses and number of tokens of the step, on the device
+  double* told_ = nullptr;  // the same on the host
   double loss_scale_;
   int64_t steps_done_ = 0;
-  std::vector<View> summed_over_tp_;
+  View arriving_;  // activations of the stage before, in evaluations
 };
 
 // Prints Memory::high by purpose.

@@ -8,6 +8,7 @@
 #include <iostream>
 
 #include "reference/train/kernels/kernels.h"
+#include "reference/train/parallel/schedule_simulate.h"
 #include "reference/train/run/build.h"
 #include "reference/train/run/launch.h"
 #include "reference/train/run/loop.h"
@@ -48,8 +49,13 @@ int run(const Options& options, const Launch& launch) {
     if (launch.rank == 0) save_init(options.save_init, config_of(options), 0);
     return 0;
   }
-  if (options.shape.pp > 1 || options.shape.cp > 1 || options.print_schedule || options.experts > 0)
-    throw Refusal("pipelines, context parallelism and experts are not part of this program yet");
+  if (options.print_schedule) {
+    if (launch.rank == 0)
+      std::cout << draw(
+          make_schedule(options.schedule, options.shape.pp, static_cast<int>(options.accum), options.virtual_stages));
+    return 0;
+  }
+  if (options.experts > 0) throw Refusal("experts are not part of this program yet");
   set_threads(options.threads);
   const Text text(options.data.empty() ? bundled_text() : options.data, options.seq, options.vocab, options.packed);
   return run_ranks(launch, options,

@@ -32,8 +32,8 @@ double rate_at(const Options& o, int64_t step) {
   return o.min_lr + (o.lr - o.min_lr) * 0.5 * (1 + std::cos(std::numbers::pi * part));
 }
 
-Optimizer::Optimizer(const Options& options, Memory& memory, const Stream& compute, const Comm& model, const Comm& tp)
-    : options_(options), memory_(memory), compute_(compute), model_(model), tp_(tp) {
+Optimizer::Optimizer(const Options& options, Memory& memory, const Stream& compute, const Comm& model)
+    : options_(options), memory_(memory), compute_(compute), model_(model) {
   mine_ = memory.allocate(Purpose::workspace, Dtype::f64, 2);
 }
 
@@ -43,7 +43,8 @@ double Optimizer::finish_gradients(Strategy& strategy, double divisor) {
   fill(compute_.get(), mine_, 0);
   for (const Owned& piece : strategy.owned()) {
     divide(compute_.get(), piece.grad, divisor);
-    if (!piece.parameter->replicated_over_tp || tp_.rank() == 0) add_squares(compute_.get(), mine_, piece.grad);
+    for (const auto& [begin, end] : overlap(piece.begin, piece.count, piece.parameter->elsewhere, true))
+      add_squares(compute_.get(), mine_, piece.grad.part(begin, end - begin));
   }
   // Plain data parallelism and one rank need no call: every rank has everything.
   const int64_t owners = 2 * strategy.owners().size(), all = owners * model_.size();
@@ -68,8 +69,7 @@ void Optimizer::update(Strategy& strategy, double norm, int64_t step) {
   for (const Owned& piece : strategy.owned()) {
     const double decay = piece.parameter->decay ? options_.weight_decay : 0;
     if (options_.optimizer == "sgd")
-      sgd(compute_.get(), piece.value, piece.master, piece.first, piece.grad, factor,
-          {rate, options_.momentum, decay});
+      sgd(compute_.get(), piece.value, piece.master, piece.first, piece.grad, factor, {rate, options_.momentum, decay});
     else
       adamw(compute_.get(), piece.value, piece.master, piece.first, piece.second, piece.grad, factor,
             {rate, options_.beta1, options_.beta2, options_.eps, decay, step});

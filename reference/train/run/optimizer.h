@@ -20,15 +20,15 @@
 
 namespace train {
 
-// The learning rate of a step, which counts from 1: linear warm-up, then a cosine (Loshchilov & Hutter 2016, 1608.03983)
-// down to min_lr.
+// The learning rate of a step, which counts from 1: linear warm-up, then a cosine (Loshchilov & Hutter 2016,
+// 1608.03983) down to min_lr.
 double rate_at(const Options& options, int64_t step);
 
 class Optimizer {
  public:
-  // `model`: the ranks whose parameters together are the model. `tp_rank`: what is replicated over tensor-parallel ranks
-  // counts once in the norm.
-  Optimizer(const Options& options, Memory& memory, const Stream& compute, const Comm& model, const Comm& tp);
+  // `model`: the ranks whose parameters together are the model. What several of them have counts once in the norm
+  // (Parameter::elsewhere).
+  Optimizer(const Options& options, Memory& memory, const Stream& compute, const Comm& model);
   ~Optimizer();
   Optimizer(const Optimizer&) = delete;
   Optimizer& operator=(const Optimizer&) = delete;
@@ -42,7 +42,7 @@ class Optimizer {
   const Options& options_;
   Memory& memory_;
   const Stream& compute_;
-  const Comm &model_, &tp_;
+  const Comm& model_;
   View mine_, owners_, all_;
   double* host_ = nullptr;
 };

@@ -243,12 +243,9 @@ void check_model(Options& o) {
   if (o.layers % (s.pp * o.virtual_stages) != 0)
     refuse("layers % (pp x virtual-stages) = ", o.layers, " % (", s.pp, " x ", o.virtual_stages, ") is not 0");
   if (s.cp > 1) {
-    if (o.cp_algo == "ulysses") {
-      multiple("seq % cp", o.seq, s.cp);
-      multiple("(heads / tp) % cp (ulysses splits heads)", o.heads / s.tp, s.cp);
-    } else {
-      multiple("seq % (2 x cp) (zigzag chunks)", o.seq, 2 * s.cp);
-    }
+    multiple("seq % (2 x cp) (zigzag chunks)", o.seq, 2 * s.cp);
+    if (o.cp_algo == "ulysses")
+      multiple("(kv-heads / tp) % cp (ulysses splits heads)", std::max(o.kv_heads / s.tp, 1), s.cp);
   }
   if (o.sequence_parallel) {
     if (s.tp == 1) refuse("--sp splits rows over tensor-parallel ranks, and tp = 1: give --tp");
@@ -264,6 +261,10 @@ void check_model(Options& o) {
 }
 
 void check_pipeline(const Options& o) {
+  if (o.virtual_stages > 1 && o.shape.pp == 1)
+    refuse("virtual-stages = ", o.virtual_stages, " needs several stages, and pp = 1: give --pp");
+  if (o.schedule.rfind("zero-bubble", 0) == 0 && o.shape.pp == 1)
+    refuse("--schedule ", o.schedule, " fills the bubble of a pipeline, and pp = 1 has none: give --pp");
   const bool interleaved = o.schedule == "interleaved";
   if (o.virtual_stages > 1 && !interleaved)
     refuse("virtual-stages = ", o.virtual_stages, " needs --schedule interleaved, not ", o.schedule);

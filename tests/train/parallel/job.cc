@@ -85,10 +85,6 @@ class Rank {
         memory_(rank),
         exchange_(memory_),
         comms_(make_communicators(id, rank, mesh_, 0, job.config.kv_heads)) {
-    groups_.tp = std::move(comms_.tp);
-    groups_.cp = std::move(comms_.cp);
-    groups_.kv = std::move(comms_.kv);
-    groups_.ep = std::move(comms_.ep);
     groups_.sequence = layout.sequence;
     groups_.context = layout.context;
     groups_.exchange = &exchange_;
@@ -299,7 +295,7 @@ class Rank {
   Stream stream_;
   Exchange exchange_;
   Communicators comms_;
-  Groups groups_;
+  Groups& groups_ = comms_.groups;
   std::vector<ModuleRange> chunks_;
   std::unique_ptr<Model> model_;
   std::unique_ptr<Strategy> strategy_;
@@ -353,5 +349,44 @@ Difference compare(const Outcome& a, const Outcome& b) {
     note(b.parameters.count(name) ? distance(values, b.parameters.at(name)) : 1, "param/" + name);
   return worst;
 }
+
+const Outcome& one_rank(const std::string& kind, const Job& job) {
+  static std::map<std::string, Outcome> known;
+  if (!known.count(kind)) {
+    Layout layout;
+    layout.micro_batches = 4;
+    known[kind] = run_job(job, layout);
+  }
+  return known[kind];
+}
+
+void expect_equal(const std::string& kind, const Job& job, const Layout& layout) {
+  const Outcome& truth = one_rank(kind, job);
+  EXPECT_GT(truth.losses.at(0), 100);
+  const Difference difference = compare(run_job(job, layout), truth);
+  EXPECT_LT(difference.distance, 1e-12) << layout.name() << " differs at " << difference.where;
+}
+
+Layout layout_of(int dp, int pp, int cp, int tp) {
+  Layout layout;
+  layout.shape.dp = dp;
+  layout.shape.pp = pp;
+  layout.shape.cp = cp;
+  layout.shape.tp = tp;
+  return layout;
+}
+
+static Job job_of(void (*change)(Config&)) {
+  Job job;
+  job.config = small_config();
+  change(job.config);
+  return job;
+}
+const Job kTied = job_of([](Config&) {});
+const Job kRotary = job_of([](Config& c) {
+  c.tied = false;
+  c.positions = Positions::rotary;
+  c.kv_heads = 2;
+});
 
 }  // namespace train

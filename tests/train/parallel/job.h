@@ -53,4 +53,12 @@ struct Difference {
 };
 Difference compare(const Outcome& a, const Outcome& b);
 
+// Expects that a layout gives what one rank gives, to 1e-12. `kind` names the job: what one rank gives is kept.
+void expect_equal(const std::string& kind, const Job& job, const Layout& layout);
+const Outcome& one_rank(const std::string& kind, const Job& job);
+
+Layout layout_of(int dp, int pp, int cp, int tp);
+extern const Job kTied;    // learned positions, tied head
+extern const Job kRotary;  // rotary positions, head of its own, two key/value heads
+
 }  // namespace train
