@@ -85,6 +85,20 @@ std::vector<Layout> pairwise(const Config& config) {
   return cover;
 }
 
+TEST(Combinations, SixtyFourRanks) {
+  Job job = kTied;
+  job.steps = 1;
+  job.config.heads = 8;
+  Layout layout = layout_of(2, 4, 1, 8);
+  layout.micro_batches = 4;
+  for (const bool sequence : {false, true}) {
+    layout.sequence = sequence;
+    layout.schedule = sequence ? "zero-bubble" : "1f1b";
+    layout.shard = sequence ? "zero1" : "none";
+    expect_equal("wide", job, layout);
+  }
+}
+
 TEST(Combinations, EveryPairOfChoicesInSomeLayout) {
   const std::vector<Layout> layouts = pairwise(kTied.config);
   EXPECT_GT(layouts.size(), 15);
