@@ -123,6 +123,8 @@ TEST(Folder, MetadataMustBeOurs) {
   expect_error(folder.path("d"), "a dump of format 2; this program knows format 1");
   write("\"world_size\":\"many\"");
   expect_error(folder.path("d"), "world_size \"many\"");
+  write("\"placement:v\":\"{}\"");
+  expect_error(folder.path("d"), "but there is no tensor \"v\" in it");
   write("\"placement:w\":\"whole\"");
   expect_error(folder.path("d"), "tensor \"w\": its placement is not a JSON object");
 }

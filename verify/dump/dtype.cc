@@ -2,7 +2,9 @@
 
 #include "verify/dump/dtype.h"
 
+#include <algorithm>
 #include <bit>
+#include <charconv>
 #include <cmath>
 #include <cstring>
 #include <iterator>
@@ -54,10 +56,68 @@ uint64_t ordered(const void* data, bool& nan, Bits infinity) {
 }
 
 template <class Bits>
-uint64_t distance(const void* a, const void* b, Bits infinity) {
+uint64_t max_distance(const void* a, const void* b, size_t count, Bits infinity) {
+  const char* const left = static_cast<const char*>(a);
+  const char* const right = static_cast<const char*>(b);
   bool nan = false;
-  const uint64_t left = ordered(a, nan, infinity), right = ordered(b, nan, infinity);
-  return nan ? UINT64_MAX : left > right ? left - right : right - left;
+  uint64_t most = 0;
+  for (size_t i = 0; i < count * sizeof(Bits); i += sizeof(Bits)) {
+    const uint64_t x = ordered(left + i, nan, infinity), y = ordered(right + i, nan, infinity);
+    most = std::max(most, x > y ? x - y : y - x);
+  }
+  return nan ? UINT64_MAX : most;
+}
+
+template <class Bits>
+bool any_from(const void* data, size_t count, Bits infinity) {
+  const char* const bytes = static_cast<const char*>(data);
+  Bits found = 0;
+  for (size_t i = 0; i < count; i++) {
+    Bits bits;
+    std::memcpy(&bits, bytes + i * sizeof bits, sizeof bits);
+    found |= static_cast<Bits>((bits & infinity) == infinity);
+  }
+  return found != 0;
+}
+
+// Round to nearest, ties to even, by the bits of a float: `drop` low bits go.
+uint16_t rounded(uint32_t bits, int drop) {
+  const uint32_t half = (1U << (drop - 1)) - 1 + (bits >> drop & 1);
+  return static_cast<uint16_t>((bits + half) >> drop);
+}
+
+uint16_t to_bf16(double value) {
+  const float number = static_cast<float>(value);
+  return std::isnan(number) ? 0x7fc0 : rounded(std::bit_cast<uint32_t>(number), 16);
+}
+
+uint16_t to_f16(double value) {
+  const uint16_t sign = std::signbit(value) ? 0x8000 : 0;
+  const double magnitude = std::fabs(value);
+  if (std::isnan(value)) return 0x7e00;
+  if (magnitude >= 65520) return sign | 0x7c00;
+  if (magnitude < 0x1p-14) return sign | static_cast<uint16_t>(std::nearbyint(magnitude * 0x1p24));
+  const uint32_t bits = std::bit_cast<uint32_t>(static_cast<float>(magnitude)) - (112U << 23);
+  return sign | rounded(bits, 13);
+}
+
+template <class T>
+void store(T value, void* out) {
+  std::memcpy(out, &value, sizeof value);
+}
+
+template <class T>
+std::string shortest(T value) {
+  char text[64];
+  const std::to_chars_result end = std::to_chars(text, text + sizeof text, value);
+  return {text, end.ptr};
+}
+
+template <class T>
+T load(const void* data) {
+  T value;
+  std::memcpy(&value, data, sizeof value);
+  return value;
 }
 
 }  // namespace
@@ -94,19 +154,66 @@ void to_double(Dtype dtype, const void* data, size_t count, double* out) {
   }
 }
 
-uint64_t ulp_distance(Dtype dtype, const void* a, const void* b) {
+void from_double(Dtype dtype, double value, void* out) {
   switch (dtype) {
     case Dtype::f64:
-      return distance<uint64_t>(a, b, 0x7ff0000000000000);
+      return store(value, out);
     case Dtype::f32:
-      return distance<uint32_t>(a, b, 0x7f800000);
+      return store(static_cast<float>(value), out);
     case Dtype::f16:
-      return distance<uint16_t>(a, b, 0x7c00);
+      return store(to_f16(value), out);
     case Dtype::bf16:
-      return distance<uint16_t>(a, b, 0x7f80);
-    default:
-      return std::memcmp(a, b, size_of(dtype)) == 0 ? 0 : UINT64_MAX;
+      return store(to_bf16(value), out);
+    case Dtype::i64:
+      return store(static_cast<int64_t>(value), out);
+    case Dtype::i32:
+      return store(static_cast<int32_t>(value), out);
+    case Dtype::i8:
+      return store(static_cast<int8_t>(value), out);
+    case Dtype::u8:
+    case Dtype::boolean:
+      return store(static_cast<uint8_t>(value), out);
   }
 }
+
+std::string value_text(Dtype dtype, const void* data) {
+  if (dtype == Dtype::i64) return shortest(load<int64_t>(data));
+  double value = 0;
+  to_double(dtype, data, 1, &value);
+  if (!is_float(dtype)) return shortest(static_cast<int64_t>(value));
+  return dtype == Dtype::f64 ? shortest(value) : shortest(static_cast<float>(value));
+}
+
+bool any_special(Dtype dtype, const void* data, size_t count) {
+  switch (dtype) {
+    case Dtype::f64:
+      return any_from<uint64_t>(data, count, 0x7ff0000000000000);
+    case Dtype::f32:
+      return any_from<uint32_t>(data, count, 0x7f800000);
+    case Dtype::f16:
+      return any_from<uint16_t>(data, count, 0x7c00);
+    case Dtype::bf16:
+      return any_from<uint16_t>(data, count, 0x7f80);
+    default:
+      return false;
+  }
+}
+
+uint64_t max_ulp_distance(Dtype dtype, const void* a, const void* b, size_t count) {
+  switch (dtype) {
+    case Dtype::f64:
+      return max_distance<uint64_t>(a, b, count, 0x7ff0000000000000);
+    case Dtype::f32:
+      return max_distance<uint32_t>(a, b, count, 0x7f800000);
+    case Dtype::f16:
+      return max_distance<uint16_t>(a, b, count, 0x7c00);
+    case Dtype::bf16:
+      return max_distance<uint16_t>(a, b, count, 0x7f80);
+    default:
+      return std::memcmp(a, b, count * size_of(dtype)) == 0 ? 0 : UINT64_MAX;
+  }
+}
+
+uint64_t ulp_distance(Dtype dtype, const void* a, const void* b) { return max_ulp_distance(dtype, a, b, 1); }
 
 }  // namespace lockstep::dump

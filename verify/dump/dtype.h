@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
 
 namespace lockstep::dump {
@@ -27,7 +28,16 @@ constexpr bool is_float(Dtype dtype) { return dtype <= Dtype::bf16; }
 // `count` elements at `data`, which need not be aligned.
 void to_double(Dtype dtype, const void* data, size_t count, double* out);
 
+// The nearest value of the type.
+void from_double(Dtype dtype, double value, void* out);
+// An element in as few digits as give exactly this value again.
+std::string value_text(Dtype dtype, const void* data);
+
+// Is there a NaN or an infinity among these? Never among whole numbers.
+bool any_special(Dtype dtype, const void* data, size_t count);
+
 // How many representable values lie between two floats of one type; the largest number where one of them is a NaN.
 uint64_t ulp_distance(Dtype dtype, const void* a, const void* b);
+uint64_t max_ulp_distance(Dtype dtype, const void* a, const void* b, size_t count);
 
 }  // namespace lockstep::dump

@@ -60,6 +60,16 @@ std::string metadata_fault(const Safetensors& file, const std::string& key, int6
          std::to_string(expected) + "; was it moved, or left by another run?";
 }
 
+// A placement whose tensor is not there is a misspelt one, and its tensor would be taken for something else.
+std::string lost_placement_fault(const Safetensors& file) {
+  const std::string prefix = kPlacementPrefix;
+  for (const auto& [key, value] : file.metadata())
+    if (key.rfind(prefix, 0) == 0 && !file.find(key.substr(prefix.size())))
+      return file.path() + ": its metadata have \"" + key + "\", but there is no tensor \"" +
+             key.substr(prefix.size()) + "\" in it";
+  return "";
+}
+
 std::string version_fault(const Safetensors& file) {
   const auto found = file.metadata().find("lockstep_dump");
   if (found == file.metadata().end() || found->second == "1") return "";
@@ -128,6 +138,7 @@ Result<DumpStep> open_step(const DumpFolder& folder, int64_t step) {
     std::string fault = version_fault(*file);
     if (fault.empty()) fault = metadata_fault(*file, "step", step);
     if (fault.empty()) fault = metadata_fault(*file, "rank", rank);
+    if (fault.empty()) fault = lost_placement_fault(*file);
     if (!fault.empty()) return Error{fault};
     if (const auto said = file->metadata().find("world_size"); said != file->metadata().end()) {
       if (!world) world = {said->second, path.string()};

@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: MIT
+//
+// The walk over two folders: which steps, which names, in which order; what could not be compared; and the verdict.
+
+#include "verify/compare/compare.h"
+
+#include <fnmatch.h>
+
+#include <algorithm>
+#include <iterator>
+
+#include "verify/compare/order.h"
+#include "verify/compare/session.h"
+
+namespace lockstep::verify {
+
+bool is_metric(const std::string& name) {
+  return std::find(std::begin(kMetricNames), std::end(kMetricNames), name) != std::end(kMetricNames);
+}
+
+bool Session::wanted(const std::string& name) const {
+  if (options.only.empty()) return true;
+  if (is_metric(options.only)) return name == options.only;
+  if (options.only.find_first_of("*?[") == std::string::npos) return name.find(options.only) != std::string::npos;
+  return fnmatch(options.only.c_str(), name.c_str(), 0) == 0;
+}
+
+bool Session::wanted_metric() const {
+  return std::any_of(std::begin(kMetricNames), std::end(kMetricNames), [&](const char* name) { return wanted(name); });
+}
+
+Summary& Session::summary(const std::string& name) {
+  Summary& found = out.summaries[category_of(name)];
+  found.names.insert(name);
+  return found;
+}
+
+Tolerance Session::tolerance(Dtype dtype) {
+  Tolerance tolerance = tolerance_of(dtype);
+  if (options.rtol && dump::is_float(dtype)) tolerance = {*options.rtol, "as --rtol says"};
+  return out.tolerances[dump::name_of(dtype)] = tolerance;
+}
+
+void Session::add(Difference difference) {
+  Summary& found = summary(difference.name);
+  found.different++;
+  if (!found.first_step) found.first_step = difference.step;
+  out.all_differences++;
+  if (out.differences.size() < Comparison::kMostDifferences) out.differences.push_back(std::move(difference));
+}
+
+void Session::leave_out(const std::string& name, const std::string& why, int64_t step) {
+  summary(name).not_judged++;
+  gaps[why + ": " + category_of(name) + " was not compared"].insert(step);
+}
+
+bool StepSide::has_category(const std::string& category) const {
+  return std::any_of(step.tensors.begin(), step.tensors.end(),
+                     [&](const auto& each) { return category_of(each.first) == category; });
+}
+
+bool Comparison::compared_metrics() const {
+  return std::any_of(summaries.begin(), summaries.end(), [](const auto& each) { return is_metric(each.first); });
+}
+
+Summary Comparison::total() const {
+  Summary all;
+  for (const auto& [category, each] : summaries) {
+    all.names.insert(each.names.begin(), each.names.end());
+    all.bitwise += each.bitwise;
+    all.within += each.within;
+    all.different += each.different;
+    all.not_judged += each.not_judged;
+    if (each.within && each.worst >= all.worst) all.worst = each.worst, all.worst_name = each.worst_name;
+  }
+  return all;
+}
+
+namespace {
+
+// "3", "3-7,9"
+std::string steps_text(const std::set<int64_t>& steps) {
+  std::string text;
+  for (auto at = steps.begin(); at != steps.end();) {
+    const int64_t first = *at;
+    int64_t last = first;
+    while (++at != steps.end() && *at == last + 1) last = *at;
+    text += (text.empty() ? "" : ",") + std::to_string(first);
+    if (last > first) text += "-" + std::to_string(last);
+  }
+  return (steps.size() == 1 ? "step " : "steps ") + text;
+}
+
+using MetricsOfStep = std::map<int64_t, std::vector<dump::Metrics>>;
+
+MetricsOfStep by_step(const dump::DumpFolder& folder) {
+  MetricsOfStep out;
+  for (const dump::Metrics& line : folder.metrics) out[line.step].push_back(line);
+  return out;
+}
+
+template <class Map>
+std::set<int64_t> keys_of(const Map& map) {
+  std::set<int64_t> keys;
+  for (const auto& [key, value] : map) keys.insert(key);
+  return keys;
+}
+
+// Steps that one side alone has.
+void note_one_sided(Session& session, const char* what, const std::set<int64_t>& a, const std::set<int64_t>& b) {
+  std::set<int64_t> only_a, only_b;
+  std::set_difference(a.begin(), a.end(), b.begin(), b.end(), std::inserter(only_a, only_a.end()));
+  std::set_difference(b.begin(), b.end(), a.begin(), a.end(), std::inserter(only_b, only_b.end()));
+  if (!only_a.empty())
+    session.out.incomplete.push_back("only A has " + std::string(what) + " of " + steps_text(only_a));
+  if (!only_b.empty())
+    session.out.incomplete.push_back("only B has " + std::string(what) + " of " + steps_text(only_b));
+}
+
+// Proof, on the smallest tensor of each dtype that has had none, that the comparison can fail.
+std::string run_controls(Session& session, const dump::DumpStep& step,
+                         const std::map<Dtype, std::pair<int64_t, std::string>>& smallest) {
+  for (const auto& [dtype, candidate] : smallest) {
+    const Assembled assembled = assemble(candidate.second, step.tensors.at(candidate.second), {true});
+    Control control = control_of(assembled.tensor, session.tolerance(dtype));
+    if (!control.fault.empty())
+      return "a control of this comparison failed on " + control.tensor + " (" + control.dtype + "): " + control.fault +
+             "; do not trust it, and report this";
+    session.out.controls.push_back(std::move(control));
+  }
+  return "";
+}
+
+// The sides of one step; tensors and metrics may each be there or not.
+struct StepData {
+  int64_t number = 0;
+  std::optional<dump::DumpStep> a, b;
+  std::vector<dump::Metrics> metrics_a, metrics_b;
+};
+
+// What is to be compared in a step, in the order of its computation.
+std::vector<std::string> names_of(const Session& session, const StepData& step) {
+  std::set<std::string> names;
+  if (!step.metrics_a.empty() && !step.metrics_b.empty())
+    names.insert(std::begin(kMetricNames), std::end(kMetricNames));
+  if (step.a && step.b)
+    for (const dump::DumpStep* side : {&*step.a, &*step.b})
+      for (const auto& [name, shards] : side->tensors) names.insert(name);
+  std::vector<std::string> wanted;
+  std::copy_if(names.begin(), names.end(), std::back_inserter(wanted),
+               [&](const std::string& name) { return session.wanted(name); });
+  std::sort(wanted.begin(), wanted.end(), computed_before);
+  return wanted;
+}
+
+void learn_worlds(Session& session, const StepData& step) {
+  session.out.a.world_size = std::max(session.out.a.world_size, step.a->world_size);
+  session.out.b.world_size = std::max(session.out.b.world_size, step.b->world_size);
+  session.worlds = {session.out.a.world_size, session.out.b.world_size};
+  for (const dump::DumpStep* side : {&*step.a, &*step.b})
+    for (const auto& [name, shards] : side->tensors) {
+      const Dtype dtype = shards.front().stored->dtype;
+      if (dump::is_float(dtype)) session.coarsest = session.coarsest ? coarser(*session.coarsest, dtype) : dtype;
+    }
+}
+
+std::string compare_step(Session& session, const StepData& step) {
+  std::map<Dtype, std::pair<int64_t, std::string>> smallest;
+  const auto controlled = [&](const std::string& dtype) {
+    return std::any_of(session.out.controls.begin(), session.out.controls.end(),
+                       [&](const Control& control) { return control.dtype == dtype; });
+  };
+  for (const std::string& name : names_of(session, step)) {
+    if (is_metric(name)) {
+      compare_metric(session, step.metrics_a, step.metrics_b, step.number, name);
+      continue;
+    }
+    const ComparedTensor compared = compare_tensor(session, {'A', *step.a}, {'B', *step.b}, name);
+    if (!compared.sound || compared.elements == 0 || controlled(dump::name_of(compared.dtype))) continue;
+    const auto [at, fresh] = smallest.try_emplace(compared.dtype, compared.elements, name);
+    if (!fresh && compared.elements < at->second.first) at->second = {compared.elements, name};
+  }
+  return step.a ? run_controls(session, *step.a, smallest) : "";
+}
+
+Result<std::optional<dump::DumpStep>> open_if(const dump::DumpFolder& folder, int64_t number, bool wanted) {
+  if (!wanted) return std::optional<dump::DumpStep>();
+  Result<dump::DumpStep> step = dump::open_step(folder, number);
+  if (!step) return Error{step.error()};
+  return std::optional<dump::DumpStep>(std::move(*step));
+}
+
+// Every step that both sides have something of.
+std::string compare_steps(Session& session, const dump::DumpFolder& a, const dump::DumpFolder& b) {
+  const MetricsOfStep metrics_a = by_step(a), metrics_b = by_step(b);
+  std::set<int64_t> tensors_a = keys_of(a.steps), tensors_b = keys_of(b.steps), lines_a = keys_of(metrics_a),
+                    lines_b = keys_of(metrics_b);
+  session.out.a.steps.assign(tensors_a.begin(), tensors_a.end());
+  session.out.b.steps.assign(tensors_b.begin(), tensors_b.end());
+  if (const auto only = session.options.step) {
+    for (std::set<int64_t>* each : {&tensors_a, &tensors_b, &lines_a, &lines_b})
+      *each = each->count(*only) ? std::set{*only} : std::set<int64_t>{};
+    if (tensors_a.empty() && tensors_b.empty() && lines_a.empty() && lines_b.empty())
+      return "--step " + std::to_string(*only) + ": neither folder has that step; A has tensors of " +
+             steps_text(keys_of(a.steps)) + ", B of " + steps_text(keys_of(b.steps));
+  }
+  if (!is_metric(session.options.only)) note_one_sided(session, "tensors", tensors_a, tensors_b);
+  if (session.wanted_metric()) note_one_sided(session, "metrics", lines_a, lines_b);
+
+  std::set<int64_t> numbers;
+  std::set_intersection(tensors_a.begin(), tensors_a.end(), tensors_b.begin(), tensors_b.end(),
+                        std::inserter(numbers, numbers.end()));
+  const std::set<int64_t> with_tensors = numbers;
+  std::set_intersection(lines_a.begin(), lines_a.end(), lines_b.begin(), lines_b.end(),
+                        std::inserter(numbers, numbers.end()));
+  size_t done = 0;
+  for (const int64_t number : numbers) {
+    if (session.options.progress) session.options.progress(number, done++, numbers.size());
+    const bool tensors = with_tensors.count(number) > 0 && !is_metric(session.options.only);
+    StepData step;
+    step.number = number;
+    Result<std::optional<dump::DumpStep>> left = open_if(a, number, tensors), right = open_if(b, number, tensors);
+    if (!left) return left.error();
+    if (!right) return right.error();
+    step.a = std::move(*left);
+    step.b = std::move(*right);
+    if (const auto found = metrics_a.find(number); found != metrics_a.end()) step.metrics_a = found->second;
+    if (const auto found = metrics_b.find(number); found != metrics_b.end()) step.metrics_b = found->second;
+    if (step.a) learn_worlds(session, step);
+    if (std::string fault = compare_step(session, step); !fault.empty()) return fault;
+  }
+  return "";
+}
+
+void conclude(Session& session) {
+  Comparison& out = session.out;
+  for (const auto& [why, steps] : session.gaps) out.incomplete.push_back(steps_text(steps) + ": " + why);
+  if (out.steps.empty() && out.all_differences == 0)
+    out.incomplete.push_back("there is nothing that both folders have, so nothing was compared");
+  for (const auto& [category, summary] : out.summaries) out.categories.push_back(category);
+  std::sort(out.categories.begin(), out.categories.end(), computed_before);
+  out.status = out.all_differences ? Status::different : !out.incomplete.empty() ? Status::incomplete : Status::same;
+}
+
+}  // namespace
+
+Result<Comparison> compare_folders(const std::string& path_a, const std::string& path_b,
+                                   const CompareOptions& options) {
+  Result<dump::DumpFolder> a = dump::open_folder(path_a);
+  if (!a) return Error{a.error()};
+  Result<dump::DumpFolder> b = dump::open_folder(path_b);
+  if (!b) return Error{b.error()};
+  Session session{options};
+  session.out.a.path = path_a;
+  session.out.b.path = path_b;
+  for (const dump::DumpFolder* folder : {&*a, &*b})
+    session.out.notes.insert(session.out.notes.end(), folder->notes.begin(), folder->notes.end());
+  if (const std::string fault = compare_steps(session, *a, *b); !fault.empty()) return Error{fault};
+  if (!options.only.empty() && session.out.summaries.empty() && session.out.incomplete.empty())
+    return Error{"--only " + options.only + ": no tensor and no metric that both folders have matches it"};
+  if (Control control = metric_control(); !control.fault.empty())
+    return Error{"a control of this comparison failed: " + control.fault + "; do not trust it, and report this"};
+  else if (session.out.compared_metrics())
+    session.out.controls.push_back(std::move(control));
+  conclude(session);
+  return std::move(session.out);
+}
+
+}  // namespace lockstep::verify

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: MIT
+//
+// What a difference looks like, in the words of the mistakes that make such differences: a factor that is a number of
+// ranks, one rank's part alone, a transposed tensor, another rank's shard. A hint says what is seen and what usually
+// does it; it never decides anything.
+
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "verify/assemble/tensor.h"
+#include "verify/compare/values.h"
+
+namespace lockstep::verify {
+
+struct Worlds {
+  int a = 1, b = 1;  // ranks
+};
+
+std::string tensor_hint(const GlobalTensor& a, const GlobalTensor& b, const std::vector<dump::Shard>& shards_b,
+                        const Values& values, const Place& place, const Worlds& worlds);
+
+std::string metric_hint(const std::string& name, double a, double b, const Worlds& worlds);
+
+// For the first difference of all: what it means that everything before it in the step is the same.
+std::string stage_hint(const std::string& category);
+
+}  // namespace lockstep::verify

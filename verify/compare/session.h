@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: MIT
+//
+// A comparison in the making: what compare.cc, compare_tensor.cc and compare_metrics.cc share.
+
+#pragma once
+
+#include "verify/compare/compare.h"
+#include "verify/compare/hint.h"
+
+namespace lockstep::verify {
+
+struct Session {
+  const CompareOptions& options;
+  Comparison out = {};
+  Worlds worlds = {};
+  std::map<std::string, std::set<int64_t>> gaps = {};  // what is incomplete -> in which steps
+  std::optional<Dtype> coarsest = {};                  // of floats seen so far; metrics are held to its tolerance
+
+  bool wanted(const std::string& name) const;
+  bool wanted_metric() const;
+  Summary& summary(const std::string& name);
+  Tolerance tolerance(Dtype dtype);
+  void add(Difference difference);
+  void leave_out(const std::string& name, const std::string& why, int64_t step);
+};
+
+// One step's files of one side.
+struct StepSide {
+  char name;  // 'A' or 'B'
+  const dump::DumpStep& step;
+  bool has_category(const std::string& category) const;
+};
+
+struct ComparedTensor {
+  bool sound = false;  // both sides could be assembled
+  Dtype dtype = Dtype::f32;
+  int64_t elements = 0;
+};
+ComparedTensor compare_tensor(Session& session, const StepSide& a, const StepSide& b, const std::string& name);
+
+// The metrics of a step: names in the order of the computation, and their comparison.
+inline constexpr const char* kMetricNames[] = {"tokens", "loss", "loss_scale", "norm", "lr"};
+bool is_metric(const std::string& name);
+void compare_metric(Session& session, const std::vector<dump::Metrics>& a, const std::vector<dump::Metrics>& b,
+                    int64_t step, const std::string& name);
+Control metric_control();
+
+}  // namespace lockstep::verify
