@@ -18,7 +18,7 @@ struct Context {
   const Groups& groups;
   const Stream& stream;   // all computation of this rank is enqueued here
   View loss;              // one double: where the micro-batch that runs now adds its sum of losses
-  double loss_scale = 1;  // factor of every gradient (bf16, fp16): the first gradient of the backward pass
+  double loss_scale = 1;  // factor of every gradient (for bf16): where the backward pass begins
 
   cudaStream_t cuda() const { return stream.get(); }
   const Comm& tp() const { return groups.tp; }

@@ -221,6 +221,7 @@ TEST(Model, DoesNotDependOnHowSequencesAreBatched) {
   const double loss = together.step();
   EXPECT_NEAR(apart.step(), loss, 1e-13 * loss);
   EXPECT_LT(distance(apart.gradients(), together.gradients()), 1e-13);
+  for (const double one : apart.get(apart.model().losses())) EXPECT_GT(one, 0) << "each micro-batch has its own";
 }
 
 // A pipeline of two stages with several micro-batches in flight: the same bits as one model.
