@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: MIT
 //
-// The trainer's speed. What the machine's BLAS makes possible is measured beside it, in the same run: the products of a
-// training step by plain sgemm calls, one after another. All that is not a product (softmax, norms, GELU, the
-// optimizer, dropout) must cost little beside it.
+// The trainer's speed at L4 H4 C256 T128 B8 V256, fp32 with AdamW.
 //
-// The step is that of L4 H4 C256 T128 B8 V256, fp32 with AdamW, made of its kernels alone.
+// First a step's kernels by themselves, one after another, beside what the machine's BLAS makes possible: the products
+// of the step as plain sgemm calls, in the same run. All that is not a product (softmax, norms, GELU, the optimizer)
+// must cost little. That is measured in time of the processor, which says much the same on a busy machine. Then the
+// program as it is used, in tokens a second. With the argument `kernels` each kernel's time is told.
 
 #include <cblas.h>
-
-#include <algorithm>
 #include <time.h>
 
-#include <chrono>
+#include <algorithm>
+#include <cstdio>
 #include <functional>
 #include <map>
 #include <string>
@@ -29,15 +29,11 @@ constexpr int64_t kLayers = 4, kHeads = 4, kWidth = 256, kLength = 128, kSequenc
 constexpr int64_t kRows = kSequences * kLength;
 constexpr int kRepeats = 7;
 
-bool cpu_clock = true;
-double cpu_ms() {
-  timespec t;
-  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
-  return static_cast<double>(t.tv_sec) * 1e3 + static_cast<double>(t.tv_nsec) * 1e-6;
-}
+// Milliseconds of the processor.
 double now() {
-  if (cpu_clock) return cpu_ms();
-  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  timespec time{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) * 1e3 + static_cast<double>(time.tv_nsec) * 1e-6;
 }
 
 struct Call {
@@ -100,7 +96,7 @@ class Step {
                         linear_backward_weight(s, {w_grad, false}, y, x, kRows, inputs, outputs);
                       }});
     if (biased)
-      calls_.push_back({"bias backward", times, [=](cudaStream_t s) {
+      calls_.push_back({"bias backward " + name, times, [=](cudaStream_t s) {
                           bias_backward(s, {b_grad, false}, y, kRows, outputs);
                         }});
     products_.push_back({kRows, outputs, inputs, times});
@@ -209,10 +205,13 @@ class Step {
   std::vector<Product> products_;
 };
 
-// The same products by BLAS alone, on this thread, in the wide type.
-double blas_ms(const std::vector<Product>& products) {
+// The same products by BLAS alone, on this thread. Attention's are counted apart.
+struct BlasTimes {
+  double dense = 0, attention = 0;
+};
+BlasTimes blas_times(const std::vector<Product>& products) {
   std::vector<float> a(kRows * 4 * kWidth, 0.5F), b(a), c(a);
-  double sum = 0;
+  BlasTimes sum;
   for (const auto& [m, n, k, times] : products) {
     double best = 1e30;
     for (int repeat = 0; repeat < kRepeats; ++repeat) {
@@ -223,37 +222,72 @@ double blas_ms(const std::vector<Product>& products) {
                     c.data(), static_cast<blasint>(n));
       best = std::min(best, (now() - begin) / 4);
     }
-    sum += best * static_cast<double>(times);
+    (m == kLength ? sum.attention : sum.dense) += best * static_cast<double>(times);
   }
   return sum;
 }
+
+void measure_kernels(lockstep::bench::Figures& figures, bool all) {
+  set_threads(1);
+  for (const double p : {0.0, 0.1}) {
+    Step step(Dtype::f32, p);
+    double sum = 0, dense = 0, attention = 0;
+    for (const auto& [name, ms] : step.measure()) {
+      sum += ms;
+      if (name.starts_with("product")) dense += ms;
+      if (name.starts_with("attention")) attention += ms;
+      if (all) std::printf("  %-42s %10.2f ms\n", name.c_str(), ms);
+    }
+    const BlasTimes blas = blas_times(step.products());
+    const double rest = sum - dense - std::min(blas.attention, attention);
+    const std::string with = p > 0 ? ", dropout 0.1" : "";
+    figures.tell("trainer: kernels of a step" + with, sum, "ms");
+    figures.at_most("trainer: a step / its products by BLAS" + with, sum / (blas.dense + blas.attention),
+                    p > 0 ? 2 : 1.75, "x");
+    figures.at_most("trainer: share of what is no product" + with, rest / sum, p > 0 ? 0.35 : 0.25, "");
+  }
+}
+
+#ifdef TRAIN_PROGRAM
+// Tokens a second of the program's later steps: the best, for what else the machine does only slows it down.
+double tokens_per_second(const std::string& options) {
+  const std::string command =
+      std::string(TRAIN_PROGRAM) + " --layers 4 --heads 4 --width 256 --seq 128 --micro-batch 8 --steps 24 " + options;
+  FILE* output = popen(command.c_str(), "r");
+  if (output == nullptr) return 0;
+  double best = 0;
+  char line[512];
+  while (std::fgets(line, sizeof line, output) != nullptr) {
+    int step = 0;
+    double rate = 0;
+    if (std::sscanf(line, "step %d loss %*f norm %*f lr %*f %lf tokens/s", &step, &rate) == 2 && step > 4)
+      best = std::max(best, rate);
+  }
+  return pclose(output) == 0 ? best : 0;
+}
+
+// Runs that are compared take turns.
+void measure_program(lockstep::bench::Figures& figures) {
+  double one = 0, two = 0, ranks = 0;
+  for (int turn = 0; turn < 3; ++turn) {
+    one = std::max(one, tokens_per_second("--threads 1"));
+    two = std::max(two, tokens_per_second("--threads 2"));
+    ranks = std::max(ranks, tokens_per_second("--threads 1 --dp 2"));
+  }
+  figures.at_least("trainer: one thread", one / 1e3, 3.5, "kt/s");
+  figures.at_least("trainer: two threads", two / 1e3, 4.5, "kt/s");
+  figures.at_least("trainer: two data-parallel ranks / one", one > 0 ? ranks / one : 0, 1.7, "x");
+}
+#endif
 
 }  // namespace
 
 int main(int argc, char** argv) {
   lockstep::bench::Figures figures;
-  const bool all = argc > 1 && std::string(argv[1]) == "all";
   openblas_set_num_threads(1);
-  for (const Dtype dtype : {Dtype::f32, Dtype::bf16}) {
-    for (const double p : {0.0, 0.1}) {
-      Step step(dtype, p);
-      for (const int threads : {1, 2}) {
-        set_threads(threads);
-        cpu_clock = threads == 1;
-        const auto parts = step.measure();
-        double sum = 0, products = 0;
-        for (const auto& [name, ms] : parts) {
-          sum += ms;
-          if (name.starts_with("product")) products += ms;
-          if (all) std::printf("    %-40s %8.2f ms\n", name.c_str(), ms);
-        }
-        const double blas = blas_ms(step.products());
-        std::printf("%s dropout %.1f threads %d: step %.1f ms, products %.1f, blas %.1f, ratio %.2f, %.0f tokens/s\n",
-                    dtype == Dtype::f32 ? "f32" : "bf16", p, threads, sum, products, blas, sum / blas,
-                    kRows / sum * 1e3);
-      }
-    }
-    if (!all) break;
-  }
+  measure_kernels(figures, argc > 1 && std::string(argv[1]) == "kernels");
+#ifdef TRAIN_PROGRAM
+  measure_program(figures);
+#endif
   return figures.exit_status();
 }

@@ -4,7 +4,6 @@
 // column by column, in groups of kGroup rows so that rounding grows with the groups and not with the rows.
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 
 #include "reference/train/kernels/kernels.h"
@@ -15,9 +14,9 @@ namespace train {
 
 namespace {
 
-constexpr int64_t kRows = 32;     // a block of rows
-constexpr int64_t kColumns = 64;  // a block of columns
-constexpr int64_t kGroup = 64;    // rows summed before their sum is added
+constexpr int64_t kRows = 32;      // a block of rows
+constexpr int64_t kColumns = 256;  // a block of columns
+constexpr int64_t kGroup = 64;     // rows summed before their sum is added
 constexpr double kEps = 1e-5;
 
 template <class T>
@@ -51,19 +50,25 @@ LOCKSTEP_INLINE void norm_row_backward(U* x_grad, bool add_it, const T* y_grad, 
   }
 }
 
-// out[columns] (+)= the sum over rows of term(row, column).
-template <class W, class Term>
-void sum_columns(W* out, bool add_it, int64_t rows, int64_t columns, const Term& term) {
+// out[columns] (+)= the sum over rows of what line(row) gives as a function of the column.
+template <class W, class Line>
+void sum_columns(W* out, bool add_it, int64_t rows, int64_t columns, const Line& line) {
   for_pieces(columns, kColumns, [&](int64_t begin, int64_t end) {
-    std::array<W, kColumns> total{};
+    W total[kColumns] = {}, part[kColumns];
+    const int64_t count = end - begin;
     for (int64_t group = 0; group < rows; group += kGroup) {
-      std::array<W, kColumns> part{};
-      for (int64_t r = group; r < std::min(rows, group + kGroup); ++r)
-        for (int64_t c = begin; c < end; ++c) part[static_cast<size_t>(c - begin)] += term(r, c);
-      for (size_t c = 0; c < kColumns; ++c) total[c] += part[c];
+      std::fill(part, part + count, W{0});
+      for (int64_t r = group; r < std::min(rows, group + kGroup); ++r) {
+        const auto term = line(r);
+#pragma omp simd
+        for (int64_t c = 0; c < count; ++c) part[c] += term(begin + c);
+      }
+#pragma omp simd
+      for (int64_t c = 0; c < count; ++c) total[c] += part[c];
     }
-    for (int64_t c = begin; c < end; ++c)
-      out[c] = add_it ? out[c] + total[static_cast<size_t>(c - begin)] : total[static_cast<size_t>(c - begin)];
+    W* to = out + begin;
+#pragma omp simd
+    for (int64_t c = 0; c < count; ++c) to[c] = add_it ? to[c] + total[c] : total[c];
   });
 }
 
@@ -129,12 +134,16 @@ void layernorm_backward_weight(cudaStream_t stream, Into gain_grad, Into bias_gr
       const T *g = data_of<T>(y_grad), *in = data_of<T>(x);
       const W *m = data_of<W>(mean), *s = data_of<W>(rstd);
       if (gain_grad.view)
-        sum_columns(data_of<W>(gain_grad.view), gain_grad.add, rows, width, [&](int64_t r, int64_t c) {
-          return load(g[r * width + c]) * ((load(in[r * width + c]) - m[r]) * s[r]);
+        sum_columns(data_of<W>(gain_grad.view), gain_grad.add, rows, width, [=](int64_t r) {
+          const T *grad = g + r * width, *row = in + r * width;
+          const W shift = m[r], factor = s[r];
+          return [=](int64_t c) { return load(grad[c]) * ((load(row[c]) - shift) * factor); };
         });
       if (bias_grad.view)
-        sum_columns(data_of<W>(bias_grad.view), bias_grad.add, rows, width,
-                    [&](int64_t r, int64_t c) { return load(g[r * width + c]); });
+        sum_columns(data_of<W>(bias_grad.view), bias_grad.add, rows, width, [=](int64_t r) {
+          const T* grad = g + r * width;
+          return [=](int64_t c) { return load(grad[c]); };
+        });
     });
   });
 }
@@ -146,8 +155,10 @@ void bias_backward(cudaStream_t stream, Into b_grad, View y_grad, int64_t rows, 
     with_type(y_grad.dtype, [&](auto type) {
       using T = decltype(type);
       const T* g = data_of<T>(y_grad);
-      sum_columns(data_of<Wide<T>>(b_grad.view), b_grad.add, rows, outputs,
-                  [&](int64_t r, int64_t c) { return load(g[r * outputs + c]); });
+      sum_columns(data_of<Wide<T>>(b_grad.view), b_grad.add, rows, outputs, [=](int64_t r) {
+        const T* grad = g + r * outputs;
+        return [=](int64_t c) { return load(grad[c]); };
+      });
     });
   });
 }

@@ -35,7 +35,7 @@ void for_pieces(int64_t count, int64_t piece, const Body& body) {
 
 // This thread's scratch memory, kScratch bytes, aligned to 64: what a block computes on between reading and writing. It
 // is taken when a thread runs its first kernel and is all that kernels use beyond their views.
-inline constexpr size_t kScratch = size_t{1} << 20;
+inline constexpr size_t kScratch = size_t{2} << 20;
 void* scratch();
 
 }  // namespace train
