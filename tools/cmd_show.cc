@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 //
-// `lockstep show FILE`: what is in one trace, for people and as JSON. Judges nothing.
+// `lockstep show FILE`: what is in one trace, for people and as JSON. Judges nothing. (Tensor dumps: show_dump.cc.)
 
 #include <fmt/format.h>
 
@@ -16,6 +16,7 @@
 #include "tools/explain.h"
 #include "tools/life.h"
 #include "tools/match.h"
+#include "tools/show_dump.h"
 #include "tools/symbols.h"
 
 namespace lockstep {
@@ -400,6 +401,7 @@ std::string as_json(const TraceFile& file, const ShowOptions& options, Symbolize
 }
 
 int show(const ShowOptions& options) {
+  if (is_tensor_file(options.file)) return show_tensor_file(options.file, options.json);
   Result<TraceFile> file = trace::read_trace(options.file);
   if (!file) {
     fmt::print(stderr, "lockstep show: {}\n", file.error());
@@ -429,13 +431,14 @@ int show(const ShowOptions& options) {
 
 void setup_show(CLI::App& app, CommandLine& line) {
   auto options = std::make_shared<ShowOptions>();
-  CLI::App* command = app.add_subcommand("show", "Print what is in a trace file");
-  command->add_option("FILE", options->file, "A trace (*.lstrace)")->required();
+  CLI::App* command = app.add_subcommand("show", "Print what is in a trace file or a tensor dump");
+  command->add_option("FILE", options->file, "A trace (*.lstrace), or tensors (*.safetensors)")->required();
   command->add_option("--calls", options->calls, "So many of the last calls and marks");
   command->add_flag("--all", options->all, "All calls and marks");
   command->add_flag("--modules", options->modules, "The module map, too");
   command->add_flag("--json", options->json, "Print JSON");
-  command->footer("Example:\n  lockstep show lockstep-traces/20260101-120000-4711/a.4712.8813.lstrace --calls 50");
+  command->footer("Example:\n  lockstep show lockstep-traces/20260101-120000-4711/a.4712.8813.lstrace --calls 50\n"
+                  "  lockstep show dumps/step000003/rank00000.safetensors");
   command->callback([options, &line] { line.exit_status = show(*options); });
 }
 

@@ -35,5 +35,6 @@ void setup_run(CLI::App& app, CommandLine& line);
 void setup_diagnose(CLI::App& app, CommandLine& line);
 void setup_show(CLI::App& app, CommandLine& line);
 void setup_scenario(CLI::App& app, CommandLine& line);
+void setup_compare(CLI::App& app, CommandLine& line);
 
 }  // namespace lockstep

@@ -20,6 +20,7 @@ constexpr Setup kCommands[] = {
     lockstep::setup_diagnose,
     lockstep::setup_show,
     lockstep::setup_scenario,
+    lockstep::setup_compare,
 };
 
 // What stands after "--" belongs to a program that is to be started, and is never read as ours.
