@@ -37,6 +37,7 @@ class Training {
   };
   // One step, from the sampler's next sequence on. Returns when everything is done.
   Step step();
+  void dump_first();  // parameters before the first step
   double evaluate();  // mean loss over the held-out samples
 
   const Memory& memory() const { return memory_; }
@@ -48,7 +49,6 @@ class Training {
   void evaluate_batch(int k);
   void sum_statistics();
   void tell(const Step& step, double seconds) const;
-  void dump_first();
 
   const Options options_;
   const Text& text_;

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: MIT
+//
+// Everything that shards over data parallelism against one rank: losses, every gradient, norms, parameters and moments
+// before the first update and after each of five steps. What makes mistakes visible is on: ranks with unequal numbers of
+// targets, packed documents, dropout, an active clip, several micro-batches, vocabulary padding. Double precision shows
+// errors of logic at 1e-12; single precision is there for the arithmetic.
+
+#include <gtest/gtest.h>
+
+#include "tests/train/run/harness.h"
+
+namespace train::test {
+namespace {
+
+const std::string kBase =
+    "--layers 2 --heads 2 --width 16 --seq 16 --vocab-multiple 48 --global-batch 8 --steps 5 --mask-fraction 0.4 --packed "
+    "--dropout 0.1 --clip 0.5 --lr 0.01 --warmup 2 --decay-steps 8 --eps 1e-4 ";
+
+// A family of layouts, at 2 and at 4 ranks.
+struct Family {
+  std::string name;
+  std::vector<std::string> options;
+  friend void PrintTo(const Family& f, std::ostream* out) { *out << f.name; }
+};
+
+Family fsdp(const std::string& name, const std::string& kind) {
+  Family family{name, {}};
+  for (const char* wrap : {"block", "layer", "size:2000", "none"})
+    family.options.push_back("--fsdp " + kind + " --wrap " + wrap +
+                             (std::string(wrap) == "layer" ? " --prefetch both --accum 2" : " --prefetch forward"));
+  return family;
+}
+
+std::vector<Family> families() {
+  return {{"data_parallel", {"", "--accum 2 --bucket-mb 0.01"}},
+          {"zero_1", {"--zero 1 --bucket-mb 0.004", "--zero 1 --accum 2 --no-overlap"}},
+          {"zero_2", {"--zero 2", "--zero 2 --accum 2 --bucket-mb 0.004"}},
+          {"zero_3", {"--zero 3 --prefetch both", "--zero 3 --accum 2 --prefetch none --no-overlap"}},
+          fsdp("fsdp_full", "full"),
+          fsdp("fsdp_grad_op", "grad-op"),
+          fsdp("fsdp_hybrid", "hybrid"),
+          {"beside_tensor_parallel", {"--tp 2 --zero 1", "--tp 2 --sp --fsdp full --accum 2"}}};
+}
+
+class Layouts : public testing::TestWithParam<Family> {};
+
+// One run of one rank for all layouts of a type.
+const Trained& one_rank(const std::string& dtype) {
+  static std::map<std::string, Trained> known;
+  auto& trained = known[dtype];
+  if (trained.loss.empty()) trained = train(kBase + "--dp 1 --dtype " + dtype);
+  return trained;
+}
+
+TEST_P(Layouts, EqualOneRank) {
+  for (const char* ranks : {"--ranks 2 ", "--ranks 4 "})
+    for (const std::string& options : GetParam().options) {
+      const std::string line = kBase + ranks + options;
+      const Difference exact = difference(one_rank("fp64"), train(line + " --dtype fp64"));
+      EXPECT_LT(exact.value, 1e-12) << ranks << options << ": " << exact.where;
+      const Difference single = difference(one_rank("fp32"), train(line + " --dtype fp32"));
+      EXPECT_LT(single.value, 1e-5) << ranks << options << ": " << single.where;
+      EXPECT_NE(single.value, 0) << ranks << options;  // other orders of summation show: they are two computations
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Layouts, testing::ValuesIn(families()),
+                         [](const auto& param_info) { return param_info.param.name; });
+
+// What is compared is there, moves, and is seen when it is wrong.
+TEST(LayoutsControl, OtherTrainingsDiffer) {
+  const Trained& base = one_rank("fp64");
+  ASSERT_EQ(base.steps.size(), 6u);
+  EXPECT_EQ(base.steps[0].count("param/transformer.wte.weight"), 1u);
+  EXPECT_EQ(base.steps[1].count("grad/transformer.h.1.mlp.c_proj.bias"), 1u);
+  EXPECT_EQ(base.steps[5].count("adam_v/transformer.ln_f.weight"), 1u);
+  EXPECT_NE(base.tokens[0], 8 * 16);
+  EXPECT_GT(base.norm[0], 0.5);  // the clip acts
+  for (const char* change : {"--seed 2", "--clip 0.4", "--lr 0.0101", "--mask-fraction 0.39", "--dropout 0.2"}) {
+    std::string line = kBase;
+    const std::string flag = std::string(change).substr(0, std::string(change).find(' ') + 1);
+    if (const size_t at = line.find(flag); at != std::string::npos) line.erase(at, line.find(' ', at + flag.size()) - at);
+    EXPECT_GT(difference(base, train(line + change + " --dp 2 --dtype fp64")).value, 1e-4) << change;
+  }
+}
+
+TEST(LayoutsMore, OtherModelsToo) {
+  const std::string base = "--layers 4 --heads 4 --kv-heads 2 --width 16 --seq 12 --global-batch 4 --steps 3 --lr 0.01 "
+                           "--eps 1e-4 --dtype fp64 --dropout 0.2 --mask-fraction 0.2 ";
+  for (const char* model : {"--pos rotary --untied", "--share-layers --optimizer sgd", "--freeze *wpe* --freeze *.h.1.*"}) {
+    const Trained alone = train(base + model);
+    for (const char* layout : {"--dp 2 --zero 2 --accum 2", "--dp 4 --fsdp full --wrap layer", "--dp 2 --accum 2",
+                               "--dp 4 --fsdp hybrid --hybrid-shard 1", "--dp 2 --zero 3"}) {
+      const Difference d = difference(alone, train(base + model + " " + layout));
+      EXPECT_LT(d.value, 1e-12) << model << " " << layout << ": " << d.where;
+    }
+  }
+}
+
+TEST(LayoutsMore, Bf16WithMasterWeightsFollowsFp32) {
+  const std::string base = "--layers 2 --heads 2 --width 16 --seq 16 --global-batch 8 --steps 5 --lr 0.01 --eps 1e-4 "
+                           "--dtype bf16 --loss-scale 1024 ";
+  const Trained alone = train(base);
+  for (const char* layout : {"--dp 2", "--dp 2 --zero 1", "--dp 4 --zero 2", "--dp 2 --fsdp full"}) {
+    const Difference d = difference(alone, train(base + layout));
+    EXPECT_LT(d.value, 2e-2) << layout << ": " << d.where;  // sums of bf16 activations in other micro-batches
+  }
+}
+
+}  // namespace
+}  // namespace train::test
