@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: MIT
+//
+// How many calls of which size every mode makes in a step, read from the shim's trace of the program, against the
+// formulas in docs/trainer.md. P parameters, n ranks, m micro-batches, U units.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <map>
+#include <tuple>
+
+#include "interpose/abi/functions.h"
+#include "interpose/trace/reader.h"
+#include "reference/train/model/parameters.h"
+#include "tests/demo/process.h"
+
+namespace train::test {
+namespace {
+
+using lockstep::test::Outcome;
+using lockstep::test::run_program;
+using lockstep::test::TemporaryFolder;
+using Words = std::vector<std::string>;
+
+constexpr int kLayers = 3, kStep = 2;
+const Words kModel = {"--layers", "3", "--heads", "2", "--width", "16", "--seq", "16", "--steps", "3", "--quiet"};
+
+// Elements of the parameters with these words in their names.
+int64_t parameters(const std::string& word = "") {
+  Config config;
+  config.layers = kLayers;
+  config.heads = 2;
+  config.width = config.seq = 16;
+  int64_t count = 0;
+  const Groups alone;
+  const Parameters all(config, alone);
+  for (const auto& p : all.all())
+    if (p->name.find(word) != std::string::npos) count += p->count;
+  return count;
+}
+
+struct Total {
+  int64_t calls = 0, elements = 0;
+  bool operator==(const Total&) const = default;
+};
+std::ostream& operator<<(std::ostream& out, const Total& t) {
+  return out << t.calls << " calls of " << t.elements << " elements in all";
+}
+// (communicator, function, dtype) of one step, of a rank.
+using Calls = std::map<std::tuple<std::string, std::string, std::string>, Total>;
+
+Calls calls_of(const lockstep::trace::TraceFile& file, uint32_t serial) {
+  Calls calls;
+  std::string name;
+  for (const auto& comm : file.comms)
+    if (comm.serial == serial) name = comm.name;
+  for (const auto& call : file.calls) {
+    const auto* function = lockstep::abi::find_function(static_cast<lockstep::abi::Fn>(call.fn));
+    if (call.comm != serial || call.step != uint64_t{kStep} || function == nullptr) continue;
+    Total& total = calls[{name, function->name, lockstep::abi::dtype_name(call.dtype)}];
+    ++total.calls;
+    total.elements += static_cast<int64_t>(call.count);
+  }
+  return calls;
+}
+
+// Runs the training under `lockstep run`, which must call it healthy; all ranks must make the same calls.
+Calls calls_in_step(const Words& options, int verdict = 0) {
+  const TemporaryFolder folder;
+  Words command = {LOCKSTEP_CLI, "run", "--host", "--dir", folder.path("traces"), "--", LOCKSTEP_TRAIN};
+  command.insert(command.end(), kModel.begin(), kModel.end());
+  command.insert(command.end(), options.begin(), options.end());
+  const Outcome outcome = run_program(command, std::chrono::seconds(100));
+  EXPECT_EQ(outcome.status, 0) << outcome.out << outcome.err;
+  EXPECT_EQ(run_program({LOCKSTEP_CLI, "diagnose", folder.path("traces")}, std::chrono::seconds(60)).status, verdict);
+  Calls all;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder.path("traces"))) {
+    if (entry.path().extension() != ".lstrace") continue;
+    const auto file = lockstep::trace::read_trace(entry.path());
+    if (!file) {
+      ADD_FAILURE() << file.error();
+      continue;
+    }
+    EXPECT_EQ(file->dropped + file->overwritten + file->torn, 0u);
+    std::map<std::string, Calls> first;  // by communicator's name
+    for (const auto& comm : file->comms) {
+      const Calls calls = calls_of(*file, comm.serial);
+      const auto known = first.emplace(comm.name, calls).first;
+      EXPECT_EQ(calls, known->second) << comm.name;
+      all.insert(calls.begin(), calls.end());
+    }
+  }
+  return all;
+}
+
+int64_t padded(int64_t count, int64_t ranks) { return (count + ranks - 1) / ranks * ranks; }
+const Total kStatistics = {1, 2};  // losses and tokens, one all-reduce a step
+Total norm_pair() { return {1, 2}; }  // the double-double of the norm, one all-gather a step
+
+TEST(CallsOfModes, OneRankMakesNone) {
+  EXPECT_TRUE(calls_in_step({}, 3).empty());  // and so there is nothing to judge
+}
+
+TEST(CallsOfModes, DataParallelReducesOnceAStep) {
+  for (const char* accum : {"1", "3"}) {
+    const Calls expected = {{{"dp", "AllReduce", "float32"}, {1, parameters()}},
+                            {{"dp", "AllReduce", "float64"}, kStatistics}};
+    EXPECT_EQ(calls_in_step({"--dp", "2", "--accum", accum}), expected);
+  }
+  Calls many = calls_in_step({"--dp", "4", "--bucket-mb", "0.01"});
+  Total& total = many[{"dp", "AllReduce", "float32"}];
+  EXPECT_EQ(total.elements, parameters());  // not padded
+  EXPECT_GT(total.calls, 3);
+}
+
+TEST(CallsOfModes, CompressionHalvesOrThins) {
+  const Calls half = {{{"dp", "AllReduce", "bfloat16"}, {1, parameters()}}, {{"dp", "AllReduce", "float64"}, kStatistics}};
+  EXPECT_EQ(calls_in_step({"--dp", "2", "--compress", "bf16"}), half);
+  const int64_t k = std::llround(0.05 * static_cast<double>(parameters()));
+  const Calls thin = {{{"dp", "AllGather", "float32"}, {1, k}},
+                      {{"dp", "AllGather", "int32"}, {1, k}},
+                      {{"dp", "AllReduce", "float64"}, kStatistics}};
+  EXPECT_EQ(calls_in_step({"--dp", "2", "--compress", "topk", "--topk-fraction", "0.05"}), thin);
+}
+
+TEST(CallsOfModes, Zero1ScattersAndGathersOnceAStep) {
+  const int64_t shard = padded(parameters(), 4) / 4;
+  const Calls expected = {{{"dp", "ReduceScatter", "float32"}, {1, shard}},
+                          {{"dp", "AllGather", "float32"}, {1, shard}},
+                          {{"dp", "AllGather", "float64"}, norm_pair()},
+                          {{"dp", "AllReduce", "float64"}, kStatistics}};
+  EXPECT_EQ(calls_in_step({"--dp", "4", "--zero", "1", "--accum", "3"}), expected);
+}
+
+TEST(CallsOfModes, Zero2ScattersEveryMicroBatch) {
+  const int64_t shard = padded(parameters(), 4) / 4;
+  const Calls expected = {{{"dp", "ReduceScatter", "float32"}, {3, 3 * shard}},
+                          {{"dp", "AllGather", "float32"}, {1, shard}},
+                          {{"dp", "AllGather", "float64"}, norm_pair()},
+                          {{"dp", "AllReduce", "float64"}, kStatistics}};
+  EXPECT_EQ(calls_in_step({"--dp", "4", "--zero", "2", "--accum", "3"}), expected);
+}
+
+// Shards of all units, each padded.
+struct UnitSizes {
+  int64_t count, all, root;
+};
+UnitSizes units(const std::string& wrap, int64_t ranks) {
+  const int64_t layer = parameters("h.0."), mlp = parameters("h.0.mlp") + parameters("h.0.ln_2");
+  const int64_t rest = parameters() - kLayers * layer, root = padded(rest, ranks) / ranks;
+  if (wrap == "none") return {1, padded(parameters(), ranks) / ranks, padded(parameters(), ranks) / ranks};
+  if (wrap == "block") return {kLayers + 1, root + kLayers * padded(layer, ranks) / ranks, root};
+  return {2 * kLayers + 1, root + kLayers * (padded(mlp, ranks) + padded(layer - mlp, ranks)) / ranks, root};
+}
+
+TEST(CallsOfModes, FullShardGathersTwiceButTheRoot) {
+  for (const char* wrap : {"block", "layer", "none"})
+    for (const char* prefetch : {"none", "both"}) {
+      const UnitSizes u = units(wrap, 4);
+      const Calls expected = {{{"dp", "AllGather", "float32"}, {2 * (2 * u.count - 1), 2 * (2 * u.all - u.root)}},
+                              {{"dp", "ReduceScatter", "float32"}, {2 * u.count, 2 * u.all}},
+                              {{"dp", "AllGather", "float64"}, norm_pair()},
+                              {{"dp", "AllReduce", "float64"}, kStatistics}};
+      EXPECT_EQ(calls_in_step({"--dp", "4", "--fsdp", "full", "--wrap", wrap, "--prefetch", prefetch, "--accum", "2"}),
+                expected)
+          << wrap << ' ' << prefetch;
+    }
+}
+
+TEST(CallsOfModes, Zero3KeepsNothing) {
+  const UnitSizes u = units("layer", 2);
+  const Calls expected = {{{"dp", "AllGather", "float32"}, {2 * 2 * u.count, 2 * 2 * u.all}},
+                          {{"dp", "ReduceScatter", "float32"}, {2 * u.count, 2 * u.all}},
+                          {{"dp", "AllGather", "float64"}, norm_pair()},
+                          {{"dp", "AllReduce", "float64"}, kStatistics}};
+  EXPECT_EQ(calls_in_step({"--dp", "2", "--zero", "3", "--accum", "2"}), expected);
+}
+
+TEST(CallsOfModes, ShardGradOpGathersOnce) {
+  const UnitSizes u = units("block", 4);
+  const Calls expected = {{{"dp", "AllGather", "float32"}, {2 * u.count, 2 * u.all}},
+                          {{"dp", "ReduceScatter", "float32"}, {2 * u.count, 2 * u.all}},
+                          {{"dp", "AllGather", "float64"}, norm_pair()},
+                          {{"dp", "AllReduce", "float64"}, kStatistics}};
+  EXPECT_EQ(calls_in_step({"--dp", "4", "--fsdp", "grad-op", "--accum", "2"}), expected);
+}
+
+TEST(CallsOfModes, HybridReducesOverReplicasOnceAStep) {
+  const UnitSizes u = units("block", 2);
+  const Calls expected = {{{"dp-shard", "AllGather", "float32"}, {2 * (2 * u.count - 1), 2 * (2 * u.all - u.root)}},
+                          {{"dp-shard", "ReduceScatter", "float32"}, {2 * u.count, 2 * u.all}},
+                          {{"dp-replicas", "AllReduce", "float32"}, {u.count, u.all}},
+                          {{"dp-shard", "AllGather", "float64"}, norm_pair()},
+                          {{"dp", "AllReduce", "float64"}, kStatistics}};
+  EXPECT_EQ(calls_in_step({"--dp", "4", "--fsdp", "hybrid", "--accum", "2"}), expected);
+}
+
+}  // namespace
+}  // namespace train::test
