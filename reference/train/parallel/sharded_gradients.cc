@@ -27,16 +27,13 @@ ShardedGradients::ShardedGradients(const Setup& setup, std::vector<Flat> flats, 
       group.last = std::max(group.last, uses.at(p).last);
     }
   }
-  // Groups that are never open together share slots.
   std::vector<const Flat*> sharing;
-  for (Group& group : groups_) {
-    const auto meets = [&](const Group& other) {
-      return &other != &group && other.home <= group.last && group.home <= other.last;
-    };
-    if (own_slots || std::any_of(groups_.begin(), groups_.end(), meets))
-      group.own_slot = new_slot({&group.flat});
+  const std::vector<bool> alone = open_beside_others();
+  for (size_t i = 0; i < groups_.size(); ++i) {
+    if (own_slots || alone[i])
+      groups_[i].own_slot = new_slot({&groups_[i].flat});
     else
-      sharing.push_back(&group.flat);
+      sharing.push_back(&groups_[i].flat);
   }
   const size_t shared = std::min<size_t>(sharing.size(), setup.overlap ? 2 : 1);
   for (size_t i = 0; i < shared; ++i) shared_slots_.push_back(new_slot(sharing));
@@ -49,6 +46,27 @@ ShardedGradients::ShardedGradients(const Setup& setup, std::vector<Flat> flats, 
         used_by_[m].push_back(static_cast<int>(i));
         break;
       }
+}
+
+// Which groups must be set apart so that of the others no two are ever open together: while two are, the one that is
+// open longer.
+std::vector<bool> ShardedGradients::open_beside_others() const {
+  std::vector<bool> apart(groups_.size());
+  const auto meets_another = [&](size_t i) {
+    for (size_t j = 0; j < groups_.size(); ++j)
+      if (j != i && !apart[j] && groups_[j].home <= groups_[i].last && groups_[i].home <= groups_[j].last) return true;
+    return false;
+  };
+  while (true) {
+    int longest = -1, chosen = -1;
+    for (size_t i = 0; i < groups_.size(); ++i)
+      if (!apart[i] && groups_[i].last - groups_[i].home > longest && meets_another(i)) {
+        longest = groups_[i].last - groups_[i].home;
+        chosen = static_cast<int>(i);
+      }
+    if (chosen < 0) return apart;
+    apart[static_cast<size_t>(chosen)] = true;
+  }
 }
 
 int ShardedGradients::new_slot(const std::vector<const Flat*>& users) {

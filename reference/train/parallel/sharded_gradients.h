@@ -49,6 +49,7 @@ class ShardedGradients {
     int done = 0;  // micro-batches
     Event written;
   };
+  std::vector<bool> open_beside_others() const;
   int new_slot(const std::vector<const Flat*>& users);
   void open(Group& group);
   void reduce(int group);

@@ -96,6 +96,10 @@ Trained run(Options options) {
       result.norm.push_back(step.norm);
       result.tokens.push_back(step.tokens);
     }
+    for (int i = 0; rank == 0 && i < kPurposes; ++i) {
+      const auto purpose = static_cast<Purpose>(i);
+      result.memory[std::string(name_of(purpose))] = static_cast<double>(training.memory().high(purpose));
+    }
     return 0;
   });
   return result;

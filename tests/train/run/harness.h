@@ -16,6 +16,7 @@ struct Trained {
   std::vector<std::map<std::string, std::vector<double>>> steps;
   std::vector<double> loss, norm;  // by step, from 1; as rank 0 tells them
   std::vector<long long> tokens;
+  std::map<std::string, double> memory;  // most bytes at once by purpose, of rank 0
 };
 
 // Adds --dump; the folder is gone when this returns. Failed expectations inside are seen.

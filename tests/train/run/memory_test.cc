@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: MIT
+//
+// Memory of parameters, gradients, optimizer and gathered units by CUDA's own account (the peaks of memory pools),
+// against the formulas of docs/trainer.md, to 2 %. P parameters, n ranks, R in the root unit, B in a block.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "reference/train/model/parameters.h"
+#include "tests/train/run/harness.h"
+
+namespace train::test {
+namespace {
+
+const std::string kModel = "--layers 4 --heads 4 --width 64 --seq 32 --micro-batch 1 --steps 2 --dropout 0.1 ";
+
+double parameters(const std::string& word = "") {
+  Config config;
+  config.layers = config.heads = 4;
+  config.width = 64;
+  config.seq = 32;
+  double count = 0;
+  const Groups alone;
+  const Parameters all(config, alone);
+  for (const auto& p : all.all())
+    if (p->name.find(word) != std::string::npos) count += static_cast<double>(p->count);
+  return count;
+}
+
+const double P = parameters(), B = parameters("h.0."), R = P - 4 * B, wte = parameters("wte"),
+             mlp = parameters("h.0.mlp") + parameters("h.0.ln_2");
+
+struct Bytes {
+  double values, gradients, optimizer, gathered;
+};
+
+void expect_memory(const std::string& options, const Bytes& expected) {
+  const auto memory = train_quietly(kModel + options).memory;
+  const auto near = [&](const char* purpose, double wanted) {
+    EXPECT_NEAR(memory.at(purpose), wanted, 0.02 * wanted) << options << ' ' << purpose;
+  };
+  near("parameters", expected.values);
+  near("gradients", expected.gradients);
+  near("optimizer", expected.optimizer);
+  near("gathered", expected.gathered);
+}
+
+TEST(MemoryOfModes, DataParallel) {
+  expect_memory("--dp 1", {4 * P, 4 * P, 8 * P, 0});
+  expect_memory("--dp 2", {4 * P, 4 * P, 8 * P, 0});
+  expect_memory("--dp 2 --dtype fp64", {8 * P, 8 * P, 16 * P, 0});
+  expect_memory("--dp 2 --dtype bf16", {2 * P, 4 * P, 12 * P, 0});
+  expect_memory("--dp 2 --optimizer sgd", {4 * P, 4 * P, 4 * P, 0});
+  // Beside the sum, the gradients of one micro-batch of one module, and of the tied embedding.
+  expect_memory("--dp 2 --accum 2", {4 * P, 4 * (P + mlp + wte), 8 * P, 0});
+}
+
+TEST(MemoryOfModes, Zero1And2) {
+  expect_memory("--dp 4 --zero 1", {4 * P, 4 * P, 8 * P / 4, 0});
+  // Buckets of a module each: two in turn, or one, and the embeddings' of its own.
+  const double embeddings = wte + parameters("wpe");
+  expect_memory("--dp 4 --zero 2 --bucket-mb 0.0001", {4 * P, 4 * (P / 4 + embeddings + 2 * mlp), 8 * P / 4, 0});
+  expect_memory("--dp 4 --zero 2 --bucket-mb 0.0001 --no-overlap",
+                {4 * P, 4 * (P / 4 + embeddings + mlp), 8 * P / 4, 0});
+  expect_memory("--dp 2 --zero 2 --bucket-mb 0.0001 --accum 2",
+                {4 * P, 4 * (P / 2 + (embeddings + 2 * mlp) * 1.5), 8 * P / 2, 0});
+}
+
+TEST(MemoryOfModes, Fsdp) {
+  const Bytes two = {4 * P / 4, 4 * (P / 4 + R + 2 * B), 8 * P / 4, 4 * (R + 2 * B)};
+  expect_memory("--dp 4 --fsdp full --prefetch backward", two);
+  expect_memory("--dp 4 --fsdp full --prefetch both", two);
+  expect_memory("--dp 4 --fsdp full --prefetch none --no-overlap",
+                {4 * P / 4, 4 * (P / 4 + R + B), 8 * P / 4, 4 * (R + B)});
+  expect_memory("--dp 4 --zero 3", {4 * P / 4, 4 * (P / 4 + R + 2 * mlp), 8 * P / 4, 4 * (R + 2 * mlp)});
+  expect_memory("--dp 4 --fsdp full --wrap none", {4 * P / 4, 4 * (P / 4 + P), 8 * P / 4, 4 * P});
+  expect_memory("--dp 4 --fsdp grad-op", {4 * P / 4, 4 * (P / 4 + R + 2 * B), 8 * P / 4, 4 * P});
+  expect_memory("--dp 4 --fsdp hybrid", {4 * P / 2, 4 * (P / 2 + R + 2 * B), 8 * P / 2, 4 * (R + 2 * B)});
+  expect_memory("--dp 4 --fsdp full --dtype bf16",
+                {2 * P / 4, 4 * (P / 4 + R + 2 * B), 12 * P / 4, 2 * (R + 2 * B)});
+}
+
+}  // namespace
+}  // namespace train::test

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: MIT
+//
+// The program as a user starts it: every way to launch ranks gives the same training; what it prints, writes and refuses.
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+#include <thread>
+
+#include "tests/demo/process.h"
+#include "verify/dump/safetensors.h"
+
+namespace train::test {
+namespace {
+
+using lockstep::test::Outcome;
+using lockstep::test::run_program;
+using lockstep::test::TemporaryFolder;
+using Words = std::vector<std::string>;
+constexpr std::chrono::seconds kPatience(100);
+
+const Words kSmall = {"--layers", "1", "--heads", "2", "--width", "16", "--seq", "16", "--steps", "3", "--dtype", "fp64"};
+
+Words operator+(Words a, const Words& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+Outcome train(const Words& options) { return run_program(Words{LOCKSTEP_TRAIN} + kSmall + options, kPatience); }
+
+// The losses and norms of all steps, without what depends on time.
+std::string told(const std::string& out) {
+  std::istringstream in(out);
+  std::string all;
+  for (std::string line; std::getline(in, line);)
+    if (line.rfind("step", 0) == 0) all += line.substr(0, line.find("  lr")) + '\n';
+  return all;
+}
+
+const Words kTwo = {"--zero", "1", "--global-batch", "4"};
+std::string two_threads() {
+  const Outcome outcome = train(kTwo + Words{"--dp", "2"});
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  return told(outcome.out);
+}
+
+// Ranks as processes with an environment of their own; what rank 0 told.
+std::string two_processes(const Words& environment, const Words& options) {
+  Outcome outcomes[2];
+  std::thread ranks[2];
+  for (int rank = 0; rank < 2; ++rank)
+    ranks[rank] = std::thread([&, rank] {
+      const Words command = Words{"/usr/bin/env", "RANK=" + std::to_string(rank), "WORLD_SIZE=2"} + environment +
+                            Words{LOCKSTEP_TRAIN} + kSmall + kTwo + options;
+      outcomes[rank] = run_program(command, kPatience);
+    });
+  for (std::thread& rank : ranks) rank.join();
+  for (const Outcome& outcome : outcomes) EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_EQ(outcomes[1].out, "");
+  return told(outcomes[0].out);
+}
+
+TEST(TrainProgram, TellsALineAStep) {
+  const Outcome outcome = train({"--eval-every", "2", "--memory"});
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  for (const char* part : {"step 1  loss 5.", "  norm ", "  lr 0.001  ", " tokens/s\n", "step 2  held-out loss 5.",
+                           "step 3  loss 5.", "memory of rank 0", "  optimizer "})
+    EXPECT_NE(outcome.out.find(part), std::string::npos) << part << " in:\n" << outcome.out;
+  EXPECT_EQ(outcome.out.find("step 3  held-out"), std::string::npos);
+  EXPECT_EQ(train({"--quiet"}).out, "");
+}
+
+TEST(TrainProgram, AnEvaluationChangesNothingAndIsTheSameInEveryLayout) {
+  const Words evaluation = {"--eval-every", "1", "--eval-batches", "3", "--dropout", "0.1", "--global-batch", "4"};
+  const std::string alone = told(train(evaluation).out);
+  EXPECT_NE(alone.find("held-out"), std::string::npos);
+  for (const Words& layout : {Words{"--accum", "2", "--micro-batch", "2"}, Words{"--fsdp", "full", "--accum", "2"}}) {
+    const std::string other = told(train(evaluation + layout).out);
+    EXPECT_EQ(other, alone);
+  }
+  std::string without = told(train({"--dropout", "0.1", "--global-batch", "4"}).out), steps;
+  std::istringstream in(alone);
+  for (std::string line; std::getline(in, line);)
+    if (line.find("held-out") == std::string::npos) steps += line + '\n';
+  EXPECT_EQ(steps, without);
+}
+
+TEST(TrainProgram, RanksAsProcessesMeetAtAName) {
+  const std::string name = "NCCL_COMM_ID=127.0.0.1:" + std::to_string(20000 + getpid() % 20000);
+  EXPECT_EQ(two_processes({name}, {}), two_threads());
+}
+
+TEST(TrainProgram, RanksAsProcessesMeetInAFile) {
+  const TemporaryFolder folder;
+  EXPECT_EQ(two_processes({}, {"--id-file", folder.path("id")}), two_threads());
+  EXPECT_NE(access(folder.path("id").c_str(), F_OK), 0);  // removed at the end
+}
+
+TEST(TrainProgram, UnderMpirun) {
+  if (!LOCKSTEP_HAVE_MPI || system("command -v mpirun > /dev/null") != 0) GTEST_SKIP() << "there is no MPI here";
+  const Words mpirun = {"/usr/bin/env", "OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
+                        "OMPI_MCA_rmaps_base_oversubscribe=1", "OMPI_MCA_mpi_yield_when_idle=1", "mpirun", "-n", "2"};
+  const Outcome outcome = run_program(mpirun + Words{LOCKSTEP_TRAIN} + kSmall + kTwo, kPatience);
+  EXPECT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_EQ(told(outcome.out), two_threads());
+}
+
+TEST(TrainProgram, RefusesWithASentenceAndStatus2) {
+  const struct {
+    Words options;
+    const char* says;
+  } cases[] = {{{"--ranks", "3", "--dp", "2"}, "there are 3 ranks"},
+               {{"--nonsense"}, "see --help"},
+               {{"--data", "/nonexistent"}, "cannot read the text /nonexistent"},
+               {{"--init", "/nonexistent"}, "/nonexistent"},
+               {{"--vocab", "100"}, "and --vocab is 100"}};
+  for (const auto& c : cases) {
+    const Outcome outcome = train(c.options);
+    EXPECT_EQ(outcome.status, 2) << c.says;
+    EXPECT_EQ(outcome.err.rfind("lockstep-train: ", 0), 0u) << outcome.err;
+    EXPECT_NE(outcome.err.find(c.says), std::string::npos) << outcome.err;
+    EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
+  }
+  const Outcome lonely = run_program(Words{"/usr/bin/env", "RANK=0", "WORLD_SIZE=2", LOCKSTEP_TRAIN}, kPatience);
+  EXPECT_EQ(lonely.status, 2);
+  EXPECT_NE(lonely.err.find("set NCCL_COMM_ID=host:port, or give --id-file FILE"), std::string::npos) << lonely.err;
+}
+
+TEST(TrainProgram, HelpAndMesh) {
+  const Outcome help = run_program({LOCKSTEP_TRAIN, "--help"}, kPatience);
+  EXPECT_EQ(help.status, 0);
+  for (const char* flag : {"--zero", "--fsdp", "--wrap", "--prefetch", "--global-batch", "--dump", "--save-init", "examples:"})
+    EXPECT_NE(help.out.find(flag), std::string::npos) << flag;
+  const Outcome mesh = run_program({LOCKSTEP_TRAIN, "--print-mesh", "--dp", "2", "--tp", "2"}, kPatience);
+  EXPECT_EQ(mesh.status, 0);
+  EXPECT_NE(mesh.out.find("4 ranks = dp 2 x pp 1 x cp 1 x tp 2"), std::string::npos) << mesh.out;
+}
+
+TEST(TrainProgram, FirstParametersGoToAFileAndComeBack) {
+  const TemporaryFolder folder;
+  const std::string file = folder.path("init.safetensors");
+  ASSERT_EQ(train({"--save-init", file, "--untied", "--vocab-multiple", "96"}).status, 0);
+  const auto opened = lockstep::dump::Safetensors::open(file);
+  ASSERT_TRUE(opened) << opened.error();
+  const auto* head = opened->find("lm_head.weight");
+  ASSERT_NE(head, nullptr);
+  EXPECT_EQ(head->shape, (std::vector<int64_t>{256, 16}));  // without padding
+  ASSERT_NE(opened->find("transformer.h.0.attn.c_attn.weight"), nullptr);
+
+  // The same training from the file as from the seed, also where ranks hold parts; another seed has another one.
+  const Words more = {"--untied", "--vocab-multiple", "96", "--global-batch", "4"};
+  const std::string from_seed = told(train(more).out);
+  EXPECT_EQ(told(train(more + Words{"--init", file}).out), from_seed);
+  EXPECT_EQ(told(train(more + Words{"--init", file, "--dp", "2", "--tp", "2", "--fsdp", "full"}).out), from_seed);
+  const Outcome refused = train({"--init", file, "--untied", "--vocab", "300"});
+  EXPECT_EQ(refused.status, 2) << refused.err;
+  EXPECT_NE(refused.err.find("has shape [256, 16], but the model's is [300, 16]"), std::string::npos) << refused.err;
+}
+
+}  // namespace
+}  // namespace train::test
