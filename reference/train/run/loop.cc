@@ -185,11 +185,10 @@ void Training::evaluate_batch(int k) {
 double Training::evaluate() {
   strategy_->gather_all();
   fill(compute_.get(), statistics_, 0);
-  const int per_pass = static_cast<int>(options_.accum);
   double tokens = 0;
-  for (int64_t done = 0; done < options_.eval_batches; done += per_pass) {
-    batches_->load_held_out(text_, done * options_.shape.dp, compute_);
-    for (int k = 0; k < per_pass && done + k < options_.eval_batches; ++k) evaluate_batch(k);
+  for (int64_t done = 0; done < options_.eval_batches; ++done) {
+    batches_->load_held_out(text_, done * options_.accum * options_.shape.dp, compute_);
+    for (int k = 0; k < batches_->size(); ++k) evaluate_batch(k);
     compute_.synchronize();  // the next batches are written where these were read
     tokens += static_cast<double>(batches_->targets());
   }

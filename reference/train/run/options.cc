@@ -156,7 +156,7 @@ void add_data(CLI::App& app, Options& o) {
   app.add_option("--eval-every", o.eval_every, "steps between evaluations on the end of the text (none)")
       ->check(CLI::Range(1, 1 << 30))
       ->group(group);
-  app.add_option("--eval-batches", o.eval_batches, "micro-batches of an evaluation on each rank (4)")
+  app.add_option("--eval-batches", o.eval_batches, "global batches of an evaluation (4)")
       ->check(CLI::Range(1, 1 << 20))
       ->group(group);
   app.add_option("--dump", o.dump, "write gradients, parameters and optimizer state of every step to this folder")

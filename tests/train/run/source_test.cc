@@ -105,7 +105,7 @@ Seen read(const Text& text, int dp, int rank, int micro_batches, double mask, in
   Memory memory(0);
   const Stream stream;
   std::vector<int64_t> places = {0, 1, 2, 3};
-  Batches batches(memory, {micro_batches, 2, places, rank, dp, 5, mask});
+  Batches batches(memory, {micro_batches, 2, places, {}, rank, dp, 5, mask});
   Sampler sampler(5, text.samples());
   Seen seen;
   for (int step = 0; step < steps; ++step) {
@@ -155,7 +155,7 @@ TEST(TrainBatches, HeldOutSamplesAreReadOnceAndNotMasked) {
   const Stream stream;
   int64_t targets = 0;
   for (int rank = 0; rank < 2; ++rank) {
-    Batches batches(memory, {2, 2, {0, 1, 2, 3}, rank, 2, 5, 0.5});
+    Batches batches(memory, {2, 2, {0, 1, 2, 3}, {}, rank, 2, 5, 0.5});
     batches.load_held_out(text, 0, stream);
     stream.synchronize();
     targets += batches.targets();
