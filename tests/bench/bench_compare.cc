@@ -22,7 +22,7 @@ namespace {
 
 using namespace lockstep;
 
-constexpr int64_t kTensors = 16, kRows = 1024, kColumns = 4096;  // 256 MiB of F32
+constexpr int64_t kTensors = 16, kRows = 256, kColumns = 4096;  // 64 MiB of F32
 
 double seconds_of(const auto& work) {
   const auto begin = std::chrono::steady_clock::now();

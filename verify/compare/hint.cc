@@ -181,27 +181,30 @@ std::string metric_hint(const std::string& name, double a, double b, const World
 }
 
 std::string stage_hint(const std::string& category) {
+  const std::string before = "nothing that was compared before it differs; ";
   if (category == "batch" || category == "tokens")
     return "they were not given the same data: look at the sampler, its seed and epoch, and at how the batch is cut "
            "among ranks";
   if (category == "act")
-    return "the batch is the same and the forward pass goes apart here: look at the layer that writes this and at the "
-           "collectives in it";
+    return before +
+           "where the batch is among that, the forward pass goes apart here: look at the layer that writes this and at "
+           "the collectives in it";
   if (category == "loss")
-    return "what was compared of the forward pass is the same up to here: look at how the loss is summed and divided";
+    return before + "where activations are among that, look at how the loss is summed and divided";
   if (category == "grad")
-    return "loss and forward pass do not show it: look at the backward pass of this layer and at the reduction of its "
-           "gradient";
+    return before +
+           "where the loss is among that, look at the backward pass of this layer and at the reduction of its gradient";
   if (category == "norm")
-    return "the gradients are the same: look at which ranks' squares enter the norm, and how often";
-  if (category == "lr" || category == "loss_scale")
-    return "the gradients are the same: look at the schedule or the scaler";
+    return before + "where gradients are among that, look at which ranks' squares enter the norm, and how often";
+  if (category == "lr" || category == "loss_scale") return before + "look at the schedule or the scaler";
   if (category == "param")
-    return "gradients and norm are the same: look at the optimizer: clipping, step count, weight decay, parameters it "
-           "does not hold, the gathering after the update";
+    return before +
+           "where gradients and norm are among that, look at the optimizer: clipping, step count, weight decay, "
+           "parameters it does not hold, the gathering after the update";
   if (category == "adam_m" || category == "adam_v")
-    return "gradients and parameters are the same: look at the optimizer's state: what it is updated with, and what "
-           "was restored";
+    return before +
+           "where gradients are among that, look at the optimizer's state: what it is updated with, and what was "
+           "restored";
   return "";
 }
 

@@ -7,23 +7,22 @@ namespace lockstep::verify {
 Tolerance tolerance_of(dump::Dtype dtype) {
   switch (dtype) {
     case dump::Dtype::f64:
-      return {
-          1e-12,
-          "F64: another order of summation moves a tensor by 1e-16 to 1e-13, a mistake in the logic by 1e-6 and more"};
+      return {1e-12,
+              "another order of summation moves a tensor by 1e-16 to 1e-13, a mistake in the logic by 1e-6 and more"};
     case dump::Dtype::f32:
       return {1e-5,
-              "F32: another order of summation moves a tensor by 1e-7 to 5e-6 (each rounding is 6e-8), most mistakes "
+              "another order of summation moves a tensor by 1e-7 to 5e-6 (each rounding is 6e-8), most mistakes "
               "by 1e-3 and more"};
     case dump::Dtype::f16:
       return {2e-3,
-              "F16: each rounding is 5e-4; smaller mistakes than four of them cannot be told from noise, so compare in "
+              "each rounding is 5e-4; smaller mistakes than four of them cannot be told from noise, so compare in "
               "F32 as well"};
     case dump::Dtype::bf16:
       return {1e-2,
-              "BF16: each rounding is 4e-3; smaller mistakes than that cannot be told from noise, so compare in F32 as "
+              "each rounding is 4e-3; smaller mistakes than that cannot be told from noise, so compare in F32 as "
               "well"};
     default:
-      return {0, std::string(dump::name_of(dtype)) + ": whole numbers are equal or they are not"};
+      return {0, "whole numbers are equal or they are not"};
   }
 }
 
