@@ -235,6 +235,14 @@ TEST(Hints, MovedElementsAreSeen) {
               "batch/tokens", "value", "moved by one along dimension 1");
 }
 
+TEST(Hints, OtherRandomNumbersAreSeen) {
+  const std::string param = "param/" + kAttn;
+  EXPECT_SEEN(seen_after([&](Training& t) {
+                for (size_t i = 0; i < 48; i++) t[param].values[i] = std::sin(1.9 * static_cast<double>(i * i));
+              }),
+              param, "value", "nothing to do with each other");
+}
+
 TEST(Hints, MetricsToo) {
   EXPECT_SEEN(seen_after([](Training& t) { t.metrics.norm = 1.5 * 2; }), "norm", "value", "sqrt(4) times A's");
   EXPECT_SEEN(seen_after([](Training& t) { t.metrics.norm = 1.5 / std::sqrt(2); }), "norm", "value", "A's / sqrt(2)");

@@ -149,7 +149,12 @@ std::string tensor_hint(const GlobalTensor& a, const GlobalTensor& b, const std:
     return "B is A transposed: a reshape where a transposition was meant, or rows and columns exchanged";
   if (std::string hint = shard_order_hint(a, b, shards_b); !hint.empty()) return hint;
   if (std::string hint = shifted_hint(a, b); !hint.empty()) return hint;
-  return only_some();
+  if (std::string hint = only_some(); !hint.empty()) return hint;
+  const double ratio = values.norm_b / values.norm_a;
+  if (a.elements >= 32 && std::fabs(values.cosine) < 0.25 && ratio > 0.8 && ratio < 1.25)
+    return "values of the same size that have nothing to do with each other: other random numbers (a seed, an "
+           "initialization), other data, or elements in an order that mixes them up";
+  return "";
 }
 
 std::string metric_hint(const std::string& name, double a, double b, const Worlds& worlds) {
