@@ -38,6 +38,7 @@ struct Owned {
   View master;           // wide(dtype); the same memory as value unless the compute dtype is bf16
   View grad;             // wide(dtype); after finish_gradients the global sum, not yet divided
   View first, second;    // optimizer moments, wide(dtype); second is empty for SGD
+  bool counts = true;    // in norms and dumps; else another rank of owners() has the same piece and does
 };
 
 class Strategy {

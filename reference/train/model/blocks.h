@@ -15,6 +15,7 @@ namespace train {
 std::unique_ptr<Module> make_embedding(const Context& context, const Parameters& parameters);
 std::unique_ptr<Module> make_attention(const Context& context, const Parameters& parameters, int64_t layer);
 std::unique_ptr<Module> make_mlp(const Context& context, const Parameters& parameters, int64_t layer);
+std::unique_ptr<Module> make_experts(const Context& context, const Parameters& parameters, int64_t layer);
 std::unique_ptr<Module> make_head(const Context& context, const Parameters& parameters);
 
 // Dropout of activations [outer rows, C], in training. Its own backward pass; `out` may be `in`.

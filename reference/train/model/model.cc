@@ -35,7 +35,8 @@ std::unique_ptr<Module> Model::make(int number) {
   if (number == 0) return make_embedding(context_, every_);
   if (number == config().modules() - 1) return make_head(context_, every_);
   const int64_t layer = (number - 1) / 2;
-  return number % 2 == 1 ? make_attention(context_, every_, layer) : make_mlp(context_, every_, layer);
+  if (number % 2 == 1) return make_attention(context_, every_, layer);
+  return config().experts > 0 ? make_experts(context_, every_, layer) : make_mlp(context_, every_, layer);
 }
 
 Arena& Model::arena(int slot) {

@@ -120,6 +120,13 @@ struct Table {
     columns_then_rows(layer + "mlp.c_fc", config.hidden(), part, layer + "mlp.c_proj", config.hidden(), part);
   }
 
+  // An expert sees the tokens of its ranks: without expert parallelism a part of the rows, as all that is outside of
+  // tensor-parallel regions, with it those of the ranks that send it some, which is a sum of its own.
+  void mine_of(Parameter& p) {
+    p.expert = groups.ep.size() > 1;
+    if (!p.expert) outer(p);
+  }
+
   // Experts of other ranks are numbered but not held.
   void experts(const std::string& layer) {
     outer(add(layer + "mlp.router.weight", {config.experts, config.width}));
@@ -127,10 +134,10 @@ struct Table {
     for (int64_t e = 0; e < config.experts; ++e) {
       const size_t before = all.size();
       const std::string expert = layer + "mlp.experts." + std::to_string(e);
-      add(expert + ".c_fc.weight", {config.hidden(), config.width}).expert = true;
-      add(expert + ".c_fc.bias", {config.hidden()}).expert = true;
-      projection(expert + ".c_proj.weight", config.hidden()).expert = true;
-      add(expert + ".c_proj.bias", {config.width}).expert = true;
+      mine_of(add(expert + ".c_fc.weight", {config.hidden(), config.width}));
+      mine_of(add(expert + ".c_fc.bias", {config.hidden()}));
+      mine_of(projection(expert + ".c_proj.weight", config.hidden()));
+      mine_of(add(expert + ".c_proj.bias", {config.width}));
       if (e < first || e >= first + mine) all.resize(before);
     }
   }
@@ -151,7 +158,7 @@ struct Table {
     norm("transformer.ln_f");
     if (!config.tied) vocabulary("lm_head.weight");
     for (const auto& p : all)
-      if (p->replicated_over_tp && groups.tp.rank() > 0) p->elsewhere = {{0, p->count}};
+      if (p->replicated_over_tp && groups.tp.rank() > 0 && !p->expert) p->elsewhere = {{0, p->count}};
   }
 };
 

@@ -6,6 +6,7 @@
 #include "reference/train/parallel/data.h"
 #include "reference/train/parallel/fsdp.h"
 #include "reference/train/parallel/tied.h"
+#include "reference/train/parallel/two_sums.h"
 #include "reference/train/parallel/zero.h"
 
 namespace train {
@@ -68,19 +69,34 @@ static std::unique_ptr<Strategy> make_sharding(const StrategyParts& parts, const
   }
 }
 
+using Make = std::function<std::unique_ptr<Strategy>(const Setup&)>;
+
+// The table of tied embeddings is on both ends of a pipeline.
+static std::unique_ptr<Strategy> make_dense(const StrategyParts& parts, const Setup& setup, const Make& make) {
+  const Comm& ends = parts.comms.ends;
+  for (Parameter* p : setup.parameters)
+    if (!parts.options.untied && ends.size() > 1 && p->name == "transformer.wte.weight") {
+      if (ends.rank() > 0) p->elsewhere = {{0, p->count}};
+      if (!p->frozen) return tie_ends(setup, *p, ends, make);
+    }
+  return make(setup);
+}
+
 std::unique_ptr<Strategy> make_strategy(const StrategyParts& parts) {
   const Options& o = parts.options;
   Setup setup{{},      parts.model.parameters(),  parts.comms.data,       parts.compute, parts.memory,
               o.dtype, static_cast<int>(o.accum), o.optimizer == "adamw", o.overlap,     parts.initial};
   for (const auto& module : parts.model.modules()) setup.modules.push_back(module.get());
-  const auto make = [&parts](const Setup& all) { return make_sharding(parts, all); };
-  // The table of tied embeddings is on both ends of a pipeline.
-  for (Parameter* p : setup.parameters)
-    if (!o.untied && parts.comms.ends.size() > 1 && p->name == "transformer.wte.weight") {
-      if (parts.comms.ends.rank() > 0) p->elsewhere = {{0, p->count}};
-      if (!p->frozen) return tie_ends(setup, *p, parts.comms.ends, make);
-    }
-  return make(setup);
+  const Make make = [&parts](const Setup& all) { return make_sharding(parts, all); };
+  if (o.shape.ep == 1) return make_dense(parts, setup, make);
+  // Experts' gradients are summed over other ranks than all else's.
+  Setup experts{setup.modules, {},           parts.comms.experts, setup.compute,
+                setup.memory,  setup.dtype,  setup.micro_batches, setup.second_moment,
+                setup.overlap, setup.initial};
+  setup.parameters.clear();
+  for (Parameter* p : parts.model.parameters()) (p->expert ? experts : setup).parameters.push_back(p);
+  return make_two_sums(make_dense(parts, setup, make), make(experts), parts.comms.world, parts.comms.data.rank() == 0,
+                       parts.comms.experts.rank() == 0);
 }
 
 }  // namespace train

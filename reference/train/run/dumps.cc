@@ -64,12 +64,13 @@ void Dumps::begin_step(int64_t step) { writer_->begin_step(step); }
 
 // The owners' group covers the elements once; of the ranks beside it that hold the same ones the first is the owner.
 bool Dumps::owns(const Strategy& strategy) const {
-  if (&strategy.owners() == &comms_.data) return true;
+  if (&strategy.owners() == &comms_.data || &strategy.owners() == &comms_.world) return true;
   if (&strategy.owners() == &comms_.shard) return comms_.replicas.rank() == 0;
   return strategy.owners().size() > 1 || comms_.data.rank() == 0;
 }
 
 void Dumps::write(const std::string& name, const Owned& piece, View view) {
+  if (!piece.counts) return;
   FlatRanges ranges;
   for (const auto& [begin, end] : overlap(piece.begin, piece.count, piece.parameter->elsewhere, true)) {
     const FlatRanges part = ranges_of(*piece.parameter, piece.begin + begin, end - begin);
@@ -113,7 +114,8 @@ void Dumps::parameters(Strategy& strategy, const std::vector<Parameter*>& all) {
   if (std::none_of(all.begin(), all.end(), frozen)) return;
   strategy.gather_all();
   for (Parameter* p : all)
-    if (p->frozen && comms_.data.rank() == 0) write("param/" + p->name, {p, 0, p->count, {}, {}, {}, {}, {}}, p->value);
+    if (p->frozen && (p->expert ? comms_.experts : comms_.data).rank() == 0)
+      write("param/" + p->name, {p, 0, p->count, {}, {}, {}, {}, {}}, p->value);
   strategy.release_all();
 }
 

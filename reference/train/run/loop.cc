@@ -61,7 +61,7 @@ Training::Training(const Options& options, const Text& text, int rank, int devic
   batches_ = std::make_unique<Batches>(
       memory_, BatchShape{static_cast<int>(options.accum), options.micro_batch, places_of(options, place_),
                           split_places(options), place_.dp, options.shape.dp, options.seed, options.mask_fraction});
-  optimizer_ = std::make_unique<Optimizer>(options_, memory_, compute_, comms_.model);
+  optimizer_ = std::make_unique<Optimizer>(options_, memory_, compute_, options.shape.ep > 1 ? alone_ : comms_.model);
   make_pipeline();
   statistics_ = memory_.allocate(Purpose::workspace, Dtype::f64, 2);
   check(cudaMallocHost(reinterpret_cast<void**>(&told_), statistics_.bytes()), "cudaMallocHost");

@@ -57,6 +57,7 @@ class Training {
   const Place place_;
   // In this order: what comes first is used by what comes later and outlives it.
   Communicators comms_;
+  Comm alone_;  // a group of one
   Memory memory_;
   const Stream compute_;
   Exchange exchange_;

@@ -55,7 +55,6 @@ int run(const Options& options, const Launch& launch) {
           make_schedule(options.schedule, options.shape.pp, static_cast<int>(options.accum), options.virtual_stages));
     return 0;
   }
-  if (options.experts > 0) throw Refusal("experts are not part of this program yet");
   set_threads(options.threads);
   const Text text(options.data.empty() ? bundled_text() : options.data, options.seq, options.vocab, options.packed);
   return run_ranks(launch, options,

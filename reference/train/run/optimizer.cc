@@ -43,6 +43,7 @@ double Optimizer::finish_gradients(Strategy& strategy, double divisor) {
   fill(compute_.get(), mine_, 0);
   for (const Owned& piece : strategy.owned()) {
     divide(compute_.get(), piece.grad, divisor);
+    if (!piece.counts) continue;
     for (const auto& [begin, end] : overlap(piece.begin, piece.count, piece.parameter->elsewhere, true))
       add_squares(compute_.get(), mine_, piece.grad.part(begin, end - begin));
   }

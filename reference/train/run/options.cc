@@ -11,7 +11,8 @@ namespace {
 
 constexpr const char* kFooter =
     "The global batch is micro-batch x accum x dp: give any two, or one, and the rest follows.\n"
-    "Without a launcher the ranks are threads of this process. Launchers: mpirun, or any that sets RANK and WORLD_SIZE\n"
+    "Without a launcher the ranks are threads of this process. Launchers: mpirun, or any that sets RANK and "
+    "WORLD_SIZE\n"
     "together with NCCL_COMM_ID=host:port, or with --id-file on a folder that the ranks share.\n\n"
     "examples: lockstep-train --dp 2 --zero 1 --steps 20\n"
     "          mpirun -n 4 lockstep-train --fsdp full --wrap layer --prefetch both\n";
@@ -36,8 +37,7 @@ void add_layout(CLI::App& app, Options& o) {
   app.add_option("--order", o.shape.order, "axes of the grid from fastest to slowest (tp-cp-dp-pp)")->group(group);
   app.add_flag("--sp", o.sequence_parallel, "sequence parallelism beside tensor parallelism")->group(group);
   app.add_option_function<int>(
-         "--zero", [&o](const int& stage) { o.shard = static_cast<Shard>(stage); },
-         "ZeRO stage over dp: 0, 1, 2 or 3")
+         "--zero", [&o](const int& stage) { o.shard = static_cast<Shard>(stage); }, "ZeRO stage over dp: 0, 1, 2 or 3")
       ->check(CLI::Range(0, 3))
       ->group(group);
   const std::map<std::string, Shard> strategies = {
@@ -109,7 +109,8 @@ void add_model(CLI::App& app, Options& o) {
       ->check(CLI::NonNegativeNumber.description(""))
       ->group(group);
   app.add_option("--dropout", o.dropout, "probability (0)")->check(CLI::Range(0.0, 0.99))->group(group);
-  app.add_option("--freeze", o.freeze, "parameters whose name matches this shell pattern are not trained; may be repeated")
+  app.add_option("--freeze", o.freeze,
+                 "parameters whose name matches this shell pattern are not trained; may be repeated")
       ->group(group);
   const std::map<std::string, Dtype> types = {{"fp64", Dtype::f64}, {"fp32", Dtype::f32}, {"bf16", Dtype::bf16}};
   app.add_option("--dtype", o.dtype, "fp64, fp32 or bf16 with fp32 master weights (fp32)")
@@ -224,8 +225,8 @@ void complete_batch(Options& o) {
     unknown = o.global_batch / known;
   }
   if (o.global_batch != o.micro_batch * o.accum * dp)
-    refuse("global batch = micro-batch x accum x dp: ", o.global_batch, " is not ", o.micro_batch, " x ", o.accum, " x ",
-           dp, " = ", o.micro_batch * o.accum * dp);
+    refuse("global batch = micro-batch x accum x dp: ", o.global_batch, " is not ", o.micro_batch, " x ", o.accum,
+           " x ", dp, " = ", o.micro_batch * o.accum * dp);
 }
 
 void check_model(Options& o) {
@@ -255,6 +256,8 @@ void check_model(Options& o) {
     if (o.experts == 0) refuse("ep = ", s.ep, ", but the model has no experts: give --experts");
     multiple("experts % ep", o.experts, s.ep);
   }
+  if (o.experts > 0 && s.tp > 1 && !o.sequence_parallel)
+    refuse("experts with tp = ", s.tp, " need --sp: each tensor-parallel rank must have tokens of its own");
   if (o.experts > 0 && o.top_k > o.experts) refuse("top-k = ", o.top_k, " is more than experts = ", o.experts);
   if (o.share_layers) multiple("layers % 2 (--share-layers uses each layer twice)", o.layers, 2);
   if (o.share_layers && s.pp > 1) refuse("--share-layers needs pp = 1: a layer used twice would be on two stages");
@@ -273,6 +276,8 @@ void check_pipeline(const Options& o) {
 }
 
 void check_sharding(Options& o) {
+  if (o.shard == Shard::hybrid && o.shape.ep > 1)
+    refuse("--fsdp hybrid divides dp x cp, over which experts with ep = ", o.shape.ep, " are not summed: take another");
   if (o.shard == Shard::hybrid) {
     if (o.hybrid_shard == 0) o.hybrid_shard = o.shape.dp % 2 == 0 ? o.shape.dp / 2 : o.shape.dp;
     const int ranks = o.shape.dp * o.shape.cp;

@@ -115,13 +115,20 @@ void padded_untied_shared_accumulated(Experiment& s) {
   s.loss_scale = 1;
 }
 
+// Every expert is chosen by every token, for a choice has no slope.
+void experts(Experiment& s) {
+  s.config.experts = s.config.top_k = 3;
+  s.config.aux_loss = 0;  // not part of the loss that is told
+  s.config.dropout = 0.1;
+  s.micro_batches = 2;
+}
 INSTANTIATE_TEST_SUITE_P(All, Gradients,
                          testing::Values(small("learned", learned),
                                          small("rotary_grouped_untied", rotary_grouped_untied),
                                          small("dropout_masks", dropout_masks), small("packed_rotary", packed_rotary),
                                          small("packed_learned_one_key_head", packed_learned_one_key_head),
                                          small("shared_layers", shared_layers), small("frozen", frozen),
-                                         small("padded", padded),
+                                         small("padded", padded), small("experts", experts),
                                          small("padded_untied_shared_accumulated", padded_untied_shared_accumulated)),
                          [](const auto& instance) { return instance.param.name; });
 

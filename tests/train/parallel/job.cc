@@ -17,6 +17,7 @@
 #include "reference/train/parallel/pieces.h"
 #include "reference/train/parallel/pipeline.h"
 #include "reference/train/parallel/tied.h"
+#include "reference/train/parallel/two_sums.h"
 #include "reference/train/parallel/zero.h"
 #include "reference/train/run/communicators.h"
 #include "tests/train/parallel/ranks.h"
@@ -159,15 +160,25 @@ class Rank {
       if (layout_.shard == "full") return make_full(s, pipelined);
       return make_data_parallel(s, bucket, nullptr);
     };
-    if (comms_.ends.size() == 1 || !job_.config.tied) {
-      strategy_ = make(setup);
+    if (layout_.shape.ep == 1) {
+      strategy_ = make_dense(setup, make);
       return;
     }
+    Setup experts{setup.modules,       {},   comms_.experts, stream_,      memory_, setup.dtype,
+                  setup.micro_batches, true, true,           setup.initial};
+    setup.parameters.clear();
+    for (Parameter* p : model_->parameters()) (p->expert ? experts : setup).parameters.push_back(p);
+    strategy_ = make_two_sums(make_dense(setup, make), make(experts), comms_.world, comms_.data.rank() == 0,
+                              comms_.experts.rank() == 0);
+  }
+  std::unique_ptr<Strategy> make_dense(const Setup& setup,
+                                       const std::function<std::unique_ptr<Strategy>(const Setup&)>& make) {
     for (Parameter* p : setup.parameters)
-      if (p->name == "transformer.wte.weight") {
+      if (comms_.ends.size() > 1 && job_.config.tied && p->name == "transformer.wte.weight") {
         if (place_.pp > 0) p->elsewhere = {{0, p->count}};
-        strategy_ = tie_ends(setup, *p, comms_.ends, make);
+        return tie_ends(setup, *p, comms_.ends, make);
       }
+    return make(setup);
   }
   static std::unique_ptr<Strategy> make_full(const Setup& setup, bool pipelined);
 
@@ -383,6 +394,16 @@ static Job job_of(void (*change)(Config&)) {
   return job;
 }
 const Job kTied = job_of([](Config&) {});
+const Job kExperts = job_of([](Config& c) {
+  c.experts = 4;
+  c.layers = 2;
+});
+const Job kCapacity = job_of([](Config& c) {
+  c.experts = 4;
+  c.layers = 2;
+  c.capacity = 0.75;
+  c.aux_loss = 0.1;
+});
 const Job kRotary = job_of([](Config& c) {
   c.tied = false;
   c.positions = Positions::rotary;

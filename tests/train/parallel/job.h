@@ -58,7 +58,8 @@ void expect_equal(const std::string& kind, const Job& job, const Layout& layout)
 const Outcome& one_rank(const std::string& kind, const Job& job);
 
 Layout layout_of(int dp, int pp, int cp, int tp);
-extern const Job kTied;    // learned positions, tied head
-extern const Job kRotary;  // rotary positions, head of its own, two key/value heads
+extern const Job kTied;                // learned positions, tied head
+extern const Job kExperts, kCapacity;  // tied, four experts; the second drops tokens
+extern const Job kRotary;              // rotary positions, head of its own, two key/value heads
 
 }  // namespace train

@@ -54,6 +54,31 @@ TEST(Modes, Pipeline) {
   expect_equal("tied", kTied, layout);
 }
 
+TEST(Modes, ExpertParallel) {
+  struct Case {
+    Layout layout;
+    int ep;
+    bool sequence;
+  };
+  for (const Case& c : {Case{layout_of(2, 1, 1, 1), 1, false}, Case{layout_of(2, 1, 1, 1), 2, false},
+                        Case{layout_of(4, 1, 1, 1), 2, false}, Case{layout_of(4, 1, 1, 1), 4, false},
+                        Case{layout_of(1, 1, 2, 1), 2, false}, Case{layout_of(1, 1, 1, 2), 1, true},
+                        Case{layout_of(1, 1, 1, 2), 2, true}, Case{layout_of(2, 2, 1, 1), 2, false},
+                        Case{layout_of(2, 1, 2, 2), 4, true}}) {
+    Layout layout = c.layout;
+    layout.shape.ep = c.ep;
+    layout.sequence = c.sequence;
+    expect_equal("experts", kExperts, layout);
+    expect_equal("capacity", kCapacity, layout);
+    if (c.ep > 1) {
+      layout.shard = "zero1";
+      expect_equal("experts", kExperts, layout);
+      layout.shard = "full";
+      expect_equal("experts", kExperts, layout);
+    }
+  }
+}
+
 TEST(Modes, AnOtherSeedIsSeen) {
   Job job = kTied;
   job.config.seed += 1;
