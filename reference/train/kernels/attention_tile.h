@@ -88,11 +88,12 @@ inline Range partners(const AttentionProblem& p, Range tile, Range other, bool k
                 *documents = keys_of ? p.rows.q_documents : p.rows.k_documents;
   const int32_t *their_order = keys_of ? p.rows.k_order : p.rows.q_order,
                 *their_documents = keys_of ? p.rows.k_documents : p.rows.q_documents;
-  const auto [low, high] = std::minmax_element(documents + tile.begin, documents + tile.end);
+  const auto ends = std::minmax_element(documents + tile.begin, documents + tile.end);
+  const int32_t low = *ends.first, high = *ends.second;
   const int32_t edge = keys_of ? *std::max_element(order + tile.begin, order + tile.end)
                                : *std::min_element(order + tile.begin, order + tile.end);
   const auto may_meet = [&](int64_t row) {
-    return their_documents[row] >= *low && their_documents[row] <= *high &&
+    return their_documents[row] >= low && their_documents[row] <= high &&
            (keys_of ? their_order[row] <= edge : their_order[row] >= edge);
   };
   while (other.begin < other.end && !may_meet(other.begin)) ++other.begin;

@@ -48,13 +48,14 @@ class Pool {
   bool alone() const { return alone_.load(std::memory_order_relaxed); }
 
   void run(Job& job) {
+    int wanted = 0;
     {
       const std::lock_guard lock(mutex_);
-      job.allowed = static_cast<int>(job.blocks - 1 < threads_ - 1 ? job.blocks - 1 : threads_ - 1);
+      job.allowed = wanted = static_cast<int>(job.blocks - 1 < threads_ - 1 ? job.blocks - 1 : threads_ - 1);
       jobs_.push_back(&job);
       posted_.fetch_add(1, std::memory_order_relaxed);
     }
-    for (int i = 0; i < job.allowed; ++i) wake_.notify_one();
+    for (int i = 0; i < wanted; ++i) wake_.notify_one();
     work_on(job);
     std::unique_lock lock(mutex_);
     std::erase(jobs_, &job);  // all blocks are taken: nobody need come
