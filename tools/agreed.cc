@@ -5,6 +5,7 @@
 #include <unordered_set>
 
 #include "interpose/abi/functions.h"
+#include "tools/lookup.h"
 #include "tools/match.h"
 
 namespace lockstep {
@@ -28,11 +29,6 @@ uint64_t mix(uint64_t x) {  // splitmix64
 template <class... Rest>
 uint64_t mix(uint64_t first, Rest... rest) {
   return mix(first ^ mix(static_cast<uint64_t>(rest)...));
-}
-
-FunctionKind kind_of(const Call& call) {
-  const abi::FunctionInfo* info = abi::find_function(call.fn);
-  return info ? info->kind : FunctionKind::local;
 }
 
 // What Signature compares, as a number.
@@ -128,7 +124,7 @@ class AgreedCalls::File {
         kept.push_back(call(i));
         continue;
       }
-      if (is_p2p(call(i))) messages[call(i).comm]++;
+      if (kind_of(call(i)) == FunctionKind::p2p) messages[call(i).comm]++;
       if (!file_.digests.empty()) gone.insert(call(i).event);
     }
     file_.calls = std::move(kept);

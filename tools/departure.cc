@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "tools/lookup.h"
 #include "tools/rules.h"
 
 namespace lockstep {
@@ -16,15 +17,6 @@ constexpr int64_t kReaction = 12 * kSecond;  // ends this close after one anothe
 
 using trace::CommState;
 using trace::Time;
-
-const Member* member_of(const Comm& comm, size_t rank) {
-  for (const Member& member : comm.members)
-    if (member.rank == rank) return &member;
-  return nullptr;
-}
-
-// --- how a rank left
-// -------------------------------------------------------------------------------------------------------
 
 // When the last of the waiters ended; 0 = one still lives.
 int64_t waiters_end(const Evidence& evidence, const Wait& wait) {

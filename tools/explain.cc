@@ -7,115 +7,13 @@
 #include <algorithm>
 
 #include "interpose/abi/functions.h"
+#include "tools/explain_parts.h"
+#include "tools/lookup.h"
 
 namespace lockstep {
 namespace {
 
 using trace::Call;
-using trace::Snapshot;
-
-constexpr size_t kFrames = 8;
-
-bool is_its_thread(const Rank& rank, uint32_t tid) {
-  return rank.tids.empty() || std::find(rank.tids.begin(), rank.tids.end(), tid) != rank.tids.end();
-}
-
-std::string thread_name(const trace::TraceFile& file, uint32_t tid, const std::string& name) {
-  if (tid == static_cast<uint32_t>(file.header.pid)) return "main";
-  return name.empty() ? fmt::format("thread {}", tid) : name;
-}
-
-// Last function of each kind of wait that is not where a program's story is told.
-bool makes_nccl_calls(const trace::TraceFile& file, uint32_t tid) {
-  return std::any_of(file.calls.rbegin(), file.calls.rend(), [&](const Call& call) { return call.tid == tid; });
-}
-
-// --- stacks
-// ------------------------------------------------------------------------------------------------------------------
-
-// Of the newest snapshot, the thread that tells most: one of the rank's that sits in the user's own code, best one that
-// makes NCCL calls; the main thread before the rest.
-std::optional<ThreadStack> from_snapshot(const Evidence& evidence, Symbolizer& symbolizer, size_t rank) {
-  const trace::TraceFile& file = evidence.file(rank);
-  if (file.snapshots.empty()) return std::nullopt;
-  const uint32_t newest = file.snapshots.back().round;
-  std::optional<ThreadStack> best;
-  int best_score = -1;
-  for (const Snapshot& snapshot : file.snapshots) {
-    if (snapshot.round != newest || snapshot.pcs.empty()) continue;
-    const bool own = is_its_thread(evidence.run.ranks[rank], snapshot.tid);
-    if (!own && !evidence.run.ranks[rank].tids.empty()) continue;
-    ThreadStack stack;
-    stack.thread = thread_name(file, snapshot.tid, snapshot.thread_name);
-    stack.origin = "now";
-    stack.frames = without_noise(symbolizer.name_all(file, snapshot.pcs, true));
-    const bool user = users_frame(stack.frames) != nullptr;
-    const int score =
-        (user ? 4 : 0) + (makes_nccl_calls(file, snapshot.tid) ? 2 : 0) + (stack.thread == "main" ? 1 : 0);
-    if (score <= best_score) continue;
-    best_score = score;
-    best = std::move(stack);
-  }
-  return best;
-}
-
-const Member* member_of(const Comm& comm, size_t rank) {
-  for (const Member& member : comm.members)
-    if (member.rank == rank) return &member;
-  return nullptr;
-}
-
-// The stack recorded with the call in question, else with the rank's newest call.
-std::optional<ThreadStack> from_call(const Evidence& evidence, Symbolizer& symbolizer, const Finding& finding,
-                                     size_t rank) {
-  const trace::TraceFile& file = evidence.file(rank);
-  const Call* call = nullptr;
-  if (finding.comm && finding.seq)
-    if (const Member* member = member_of(evidence.table.comms[*finding.comm], rank))
-      call = member->call_at(*finding.seq);
-  for (auto at = file.calls.rbegin(); at != file.calls.rend() && !call; ++at)
-    if (at->stack && is_its_thread(evidence.run.ranks[rank], at->tid)) call = &*at;
-  if (!call) return std::nullopt;
-  const std::vector<uint64_t> pcs = file.stack(call->stack);
-  if (pcs.empty()) return std::nullopt;
-  ThreadStack stack;
-  stack.thread = thread_name(file, call->tid, "");
-  stack.origin = "call";
-  stack.frames = without_noise(symbolizer.name_all(file, pcs, false));
-  return stack;
-}
-
-bool is_mismatch(const Finding& finding) {
-  return finding.kind == Kind::op_mismatch || finding.kind == Kind::count_mismatch ||
-         finding.kind == Kind::dtype_mismatch || finding.kind == Kind::redop_mismatch ||
-         finding.kind == Kind::root_mismatch;
-}
-
-void add_stack(const Evidence& evidence, Symbolizer& symbolizer, Finding& finding, size_t rank) {
-  // Where calls differ, the place of the call is what one looks for; else the place where the rank is now.
-  std::optional<ThreadStack> stack =
-      is_mismatch(finding) ? from_call(evidence, symbolizer, finding, rank) : std::nullopt;
-  if (!stack) stack = from_snapshot(evidence, symbolizer, rank);
-  if (!stack) stack = from_call(evidence, symbolizer, finding, rank);
-  if (!stack || stack->frames.empty()) return;
-  if (stack->frames.size() > kFrames) stack->frames.resize(kFrames);
-  finding.stacks[rank] = std::move(*stack);
-}
-
-void add_stacks(const Evidence& evidence, Symbolizer& symbolizer, Finding& finding) {
-  constexpr size_t kMost = 16;  // of a thousand culprits the first few will do
-  for (size_t i = 0; i < finding.culprits.size() && i < kMost; i++)
-    add_stack(evidence, symbolizer, finding, finding.culprits[i]);
-  for (const size_t rank : finding.victims) {
-    if (finding.stacks.count(rank)) continue;
-    add_stack(evidence, symbolizer, finding, rank);
-    if (finding.stacks.count(rank) && !finding.culprits.empty()) return;  // one to compare with
-    if (finding.stacks.size() >= kMost) return;
-  }
-}
-
-// --- words
-// -------------------------------------------------------------------------------------------------------------------
 
 std::string place_of(const Run& run, size_t rank) {
   const trace::FileHeader& header = run.process_of(rank).file.header;
@@ -298,7 +196,7 @@ std::string cycle_text(const Evidence& evidence, const Finding& finding) {
 }
 
 std::string summary_of(const Evidence& evidence, const Finding& finding) {
-  if (is_mismatch(finding)) return mismatch_summary(evidence, finding);
+  if (calls_differ(finding)) return mismatch_summary(evidence, finding);
   switch (finding.kind) {
     case Kind::p2p_size_mismatch:
       return sizes_summary(evidence, finding);
@@ -382,80 +280,6 @@ std::string summary_of(const Evidence& evidence, const Finding& finding) {
   return absent_summary(evidence, finding);
 }
 
-std::string next_of(const Finding& finding) {
-  switch (finding.kind) {
-    case Kind::missing_call:
-      return "look at the function it sits in and at the condition that led there: unequal batch counts, a test of the "
-             "rank, or a decision made by one rank alone";
-    case Kind::left_early:
-      return "compare how many steps or batches each rank was given, and make all ranks leave the loop by a common "
-             "decision";
-    case Kind::died:
-      return "read that rank's own log and core dump at the time of its end; the other ranks are victims";
-    case Kind::op_mismatch:
-      return "compare the two stacks: the ranks took different branches before this call";
-    case Kind::count_mismatch:
-      return "compare the sizes that lead to this call on both ranks: batch, padding, or a shape decided by one rank "
-             "alone";
-    case Kind::dtype_mismatch:
-      return "compare the data types on both ranks: mixed precision or a configuration that differs";
-    case Kind::redop_mismatch:
-      return "compare the reduction passed on both ranks; sum and average differ by the number of ranks";
-    case Kind::root_mismatch:
-      return "check whether a global rank was passed where a rank of the communicator is meant";
-    case Kind::init_incomplete:
-      return "find out why it never came to create the communicator: an error before it, or a condition that left it "
-             "out";
-    case Kind::cross_communicator_cycle:
-      return "give all ranks one order in which they use these communicators";
-    case Kind::p2p_cycle:
-      return "put sends and receives that depend on each other between ncclGroupStart and ncclGroupEnd";
-    case Kind::p2p_unmatched:
-      return "check which peer and how many messages each of the two ranks believes in";
-    case Kind::stalled_together:
-      return "the calls agree, so look below them: device state, other streams, network and NCCL's own log "
-             "(NCCL_DEBUG=INFO) on every node";
-    case Kind::missing_trace:
-      return "find out whether that rank ran at all and where it wrote its trace, then diagnose again with it";
-    case Kind::straggler:
-      return "see what the late rank does; the call may still come";
-    case Kind::idle:
-      return "nothing to do if the job has no work at the moment";
-    case Kind::wrong_communicator:
-      return "check which group that call was meant for: it belongs on the smaller one, or all ranks must make it";
-    case Kind::order_inversion:
-      return "give all ranks one order in which they use these communicators, and wait for one before using the other";
-    case Kind::p2p_size_mismatch:
-      return "compare the sizes both ends pass: variable lengths must be exchanged first, and with two stages the "
-             "messages of forward and backward pass must not cross";
-    case Kind::group_mismatch:
-      return "compare the lists of sends and receives both ends put between ncclGroupStart and ncclGroupEnd";
-    case Kind::concurrent_use:
-      return "let one thread at a time use a communicator, or give each thread its own";
-    case Kind::teardown_order:
-      return "destroy communicators in one order on all ranks, after all work on them has ended";
-    case Kind::duplicate_device:
-      return "set the device of each process before its first NCCL call, by its local rank";
-    case Kind::not_started:
-      return "see what was put on that stream before the call: a kernel that never ends, or work of another stream it "
-             "waits for";
-    case Kind::host_blocked:
-      return "see what that stream or event was waiting for: the work on it is not NCCL's";
-    case Kind::comm_error:
-      return "read NCCL's own log of that rank (NCCL_DEBUG=WARN) at that time; the other ranks are victims";
-    case Kind::environment_differs:
-      return "start all ranks with the same libraries and the same NCCL_* variables";
-    case Kind::group_size:
-      return "check how the ranks were launched: each set made a world of its own";
-    case Kind::duplicate_data:
-      return "check that the sampler is told the rank and the size of the data-parallel group, and that its seed is "
-             "common";
-    case Kind::result_divergence:
-      return "suspect that rank's device or memory, or a buffer that was read or written before the call had completed";
-  }
-  return "";
-}
-
 void note_failed_init(const Evidence& evidence, Finding& finding) {
   if (finding.kind != Kind::init_incomplete || !finding.comm) return;
   for (const size_t rank : finding.culprits) {
@@ -468,6 +292,12 @@ void note_failed_init(const Evidence& evidence, Finding& finding) {
 }
 
 }  // namespace
+
+bool calls_differ(const Finding& finding) {
+  return finding.kind == Kind::op_mismatch || finding.kind == Kind::count_mismatch ||
+         finding.kind == Kind::dtype_mismatch || finding.kind == Kind::redop_mismatch ||
+         finding.kind == Kind::root_mismatch;
+}
 
 std::string duration_text(int64_t ns) {
   const int64_t ms = ns / 1'000'000;
@@ -534,63 +364,6 @@ std::string verdict_sentence(const Evidence& evidence, const Diagnosis& diagnosi
   }
   return fmt::format("unknown: {}",
                      diagnosis.remarks.empty() ? "the evidence does not suffice" : diagnosis.remarks.front());
-}
-
-// --- table of ranks
-// ------------------------------------------------------------------------------------------------------------
-
-namespace {
-
-std::string state_text(const Evidence& evidence, const Diagnosis& diagnosis, size_t rank) {
-  const Life& life = evidence.life(rank);
-  std::string end = life.end == End::none ? "" : end_in_words(life);
-  if (diagnosis.findings.empty() || !diagnosis.findings.front().comm || !diagnosis.findings.front().seq)
-    return end.empty() ? "running" : end;
-  const Finding& finding = diagnosis.findings.front();
-  const Comm& comm = evidence.table.comms[*finding.comm];
-  const uint64_t seq = finding.stuck_seq.value_or(*finding.seq);
-  const std::string what = fmt::format("#{} on {}", seq, comm.name);
-  const Member* member = member_of(comm, rank);
-  std::string state;
-  if (!member) {
-    state = fmt::format("not in {}", comm.name);
-  } else if (member->launched <= seq) {
-    state =
-        member->called > seq ? fmt::format("{} inside a group never closed", what) : fmt::format("{} not called", what);
-  } else {
-    const Call* call = member->call_at(seq);
-    const bool open = call && !call->returned && member->info->coll_returned <= seq;
-    state = open ? fmt::format("{} called, not returned", what) : fmt::format("{} returned (enqueued)", what);
-    if (member->info->coll_completed && *member->info->coll_completed > seq) state = fmt::format("{} completed", what);
-  }
-  return end.empty() ? state : state + "; " + end;
-}
-
-std::string last_call_text(const Evidence& evidence, size_t rank) {
-  const Call* newest = nullptr;
-  std::string text = "-";
-  for (const Comm& comm : evidence.table.comms) {
-    const Member* member = member_of(comm, rank);
-    if (!member || member->collectives.empty()) continue;
-    const Call* call = member->collectives.back();
-    if (newest && newest->event > call->event) continue;
-    newest = call;
-    text = fmt::format("{} #{} on {}", op_name(*call), call->seq, comm.name);
-  }
-  return text;
-}
-
-}  // namespace
-
-RankState rank_state(const Evidence& evidence, const Diagnosis& diagnosis, size_t rank) {
-  RankState state;
-  state.state = state_text(evidence, diagnosis, rank);
-  state.last_call = last_call_text(evidence, rank);
-  state.step = "-";
-  for (const trace::ThreadInfo& thread : evidence.file(rank).threads)
-    if (thread.step && is_its_thread(evidence.run.ranks[rank], thread.tid)) state.step = std::to_string(*thread.step);
-  state.sign = clock_text(evidence.life(rank).seen.wall_ns);
-  return state;
 }
 
 }  // namespace lockstep

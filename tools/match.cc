@@ -9,6 +9,7 @@
 #include <unordered_map>
 
 #include "interpose/abi/functions.h"
+#include "tools/lookup.h"
 
 namespace lockstep {
 namespace {
@@ -19,11 +20,6 @@ using abi::FunctionKind;
 using trace::Call;
 using trace::CommInfo;
 using trace::TraceFile;
-
-FunctionKind kind_of(const Call& call) {
-  const abi::FunctionInfo* info = abi::find_function(call.fn);
-  return info ? info->kind : FunctionKind::local;
-}
 
 Fn canonical(uint16_t fn) { return fn == static_cast<uint16_t>(Fn::Bcast) ? Fn::Broadcast : static_cast<Fn>(fn); }
 

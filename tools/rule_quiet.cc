@@ -9,6 +9,7 @@
 #include <algorithm>
 
 #include "interpose/abi/functions.h"
+#include "tools/lookup.h"
 #include "tools/rules.h"
 
 namespace lockstep {
@@ -22,7 +23,7 @@ const Call* stuck_call(const Evidence& evidence, size_t rank) {
   const Rank& who = evidence.run.ranks[rank];
   for (const trace::ThreadInfo& thread : evidence.file(rank).threads) {
     if (!thread.open_call) continue;
-    if (!who.tids.empty() && std::find(who.tids.begin(), who.tids.end(), thread.tid) == who.tids.end()) continue;
+    if (!is_its_thread(who, thread.tid)) continue;
     const std::vector<Call>& calls = evidence.file(rank).calls;
     const auto at =
         std::find_if(calls.rbegin(), calls.rend(), [&](const Call& call) { return call.event == *thread.open_call; });

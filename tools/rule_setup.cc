@@ -12,6 +12,7 @@
 
 #include "interpose/abi/functions.h"
 #include "tools/explain.h"
+#include "tools/lookup.h"
 #include "tools/rules.h"
 
 namespace lockstep {
@@ -170,7 +171,7 @@ std::optional<Finding> same_samples(const Evidence& evidence, size_t index) {
     uint64_t step = 0;
     bool any_step = false;
     for (const trace::MarkEvent& mark : member.file->marks) {
-      if (!who.tids.empty() && std::find(who.tids.begin(), who.tids.end(), mark.tid) == who.tids.end()) continue;
+      if (!is_its_thread(who, mark.tid)) continue;
       if (mark.kind == trace::kMarkStep) step = mark.value, any_step = true;
       if (mark.kind != trace::kMarkSample || !any_step) continue;
       std::vector<size_t>& ranks = seen[{step, mark.text.empty() ? std::to_string(mark.value) : mark.text}];

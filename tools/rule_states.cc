@@ -9,6 +9,7 @@
 
 #include "interpose/abi/functions.h"
 #include "tools/flow.h"
+#include "tools/lookup.h"
 #include "tools/rules.h"
 
 namespace lockstep {
@@ -73,7 +74,7 @@ const Call* open_teardown(const Evidence& evidence, size_t rank) {
   const trace::TraceFile& file = evidence.file(rank);
   for (const trace::ThreadInfo& thread : file.threads) {
     if (!thread.open_call) continue;
-    if (!who.tids.empty() && std::find(who.tids.begin(), who.tids.end(), thread.tid) == who.tids.end()) continue;
+    if (!is_its_thread(who, thread.tid)) continue;
     for (auto call = file.calls.rbegin(); call != file.calls.rend(); ++call)
       if (call->event == *thread.open_call)
         return call->fn == static_cast<uint16_t>(Fn::CommDestroy) || call->fn == static_cast<uint16_t>(Fn::CommFinalize)
@@ -154,7 +155,7 @@ std::vector<Finding> find_errors(const Evidence& evidence) {
     for (const Call& call : evidence.file(rank).calls) {
       const bool error = call.returned && (call.result == kRemoteError ||
                                            std::count(std::begin(kOwnErrors), std::end(kOwnErrors), call.result));
-      const bool own = its.tids.empty() || std::find(its.tids.begin(), its.tids.end(), call.tid) != its.tids.end();
+      const bool own = is_its_thread(its, call.tid);
       if (!error || !own || (first && first->return_time.wall_ns <= call.return_time.wall_ns)) continue;
       first = &call;
       who = rank;
