@@ -19,7 +19,7 @@ namespace {
 struct DiagnoseOptions {
   std::string folder;
   double hang_seconds = 0;
-  std::string explain;
+  std::string explain, debug_dir;
   bool json = false, jsonl = false, strict = false;
 };
 
@@ -44,7 +44,7 @@ int run_diagnose(const DiagnoseOptions& options) {
   JudgeOptions judging;
   if (options.hang_seconds > 0) judging.threshold_ns = static_cast<int64_t>(options.hang_seconds * 1e9);
 
-  Result<std::unique_ptr<Diagnosed>> all = diagnose_folder(options.folder, judging);
+  Result<std::unique_ptr<Diagnosed>> all = diagnose_folder(options.folder, judging, options.debug_dir);
   if (!all) {
     fmt::print(stderr, "lockstep diagnose: {}\n", all.error());
     return 2;
@@ -74,6 +74,7 @@ void setup_diagnose(CLI::App& app, CommandLine& line) {
   command->add_flag("--jsonl", options->jsonl, "Print one line of JSON a finding, for log pipelines");
   command->add_option("--explain", options->explain, "Say what a kind of finding means, and its usual cure")
       ->type_name("KIND");
+  add_debug_dir(*command, options->debug_dir);
   command->add_flag("--strict", options->strict, "Exit status 1 for slow and idle jobs too");
   command->footer(
       "Example:\n  lockstep diagnose lockstep-traces/20260101-120000-4711\n"

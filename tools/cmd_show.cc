@@ -28,7 +28,7 @@ using trace::CommInfo;
 using trace::TraceFile;
 
 struct ShowOptions {
-  std::string file;
+  std::string file, debug_dir;
   size_t calls = 20;
   bool all = false, modules = false, json = false;
 };
@@ -101,8 +101,9 @@ std::string states_words(const TraceFile& file) {
   switch (file.states) {
     case trace::StatesKnown::watched: {
       const int64_t waits = file.driver_asked.mono_ns - file.driver_answered.mono_ns;
-      return waits > 1000000000 ? fmt::format("watched; the driver has not answered for {:.1f} s", static_cast<double>(waits) / 1e9)
-                                : "watched";
+      return waits > 1000000000
+                 ? fmt::format("watched; the driver has not answered for {:.1f} s", static_cast<double>(waits) / 1e9)
+                 : "watched";
     }
     case trace::StatesKnown::switched_off:
       return "not watched: switched off";
@@ -131,7 +132,8 @@ std::string comm_words(const CommInfo& c) {
     text += fmt::format("; child {} of {}{}", c.split_count, c.parent_serial,
                         c.color == INT32_MIN ? "" : fmt::format(" with colour {}", c.color));
   if (c.coll_started || c.coll_completed)
-    text += fmt::format("; collectives {} started, {} completed", known_words(c.coll_started), known_words(c.coll_completed));
+    text += fmt::format("; collectives {} started, {} completed", known_words(c.coll_started),
+                        known_words(c.coll_completed));
   if (c.captured) text += fmt::format("; {} captured", c.captured);
   if (c.config.size && c.config.blocking == 0) text += "; nonblocking";
   if (c.blind) text += "; blind to " + blind_words(c.blind);
@@ -168,7 +170,8 @@ void print_comms(const TraceFile& file) {
   fmt::print("\ncommunicators\n");
   for (const CommInfo& c : file.comms)
     fmt::print(
-        "  {:>3}  {:016x}  {:<16} rank {} of {}, {}; collectives {} called, {} returned; p2p {} called, {} returned{}\n",
+        "  {:>3}  {:016x}  {:<16} rank {} of {}, {}; collectives {} called, {} returned; p2p {} called, {} "
+        "returned{}\n",
         c.serial, c.id, c.name.empty() ? "-" : c.name, c.rank, c.nranks, state_name(c.state), c.coll_called,
         c.coll_returned, c.p2p_called, c.p2p_returned, comm_words(c));
 }
@@ -179,7 +182,8 @@ void print_threads(const TraceFile& file) {
     std::string text = fmt::format("  {:>7}  {:<16} {}", t.tid, t.name, t.state ? t.state : '-');
     if (t.open_call) text += fmt::format("  in call {}", *t.open_call);
     if (t.open_wait)
-      text += fmt::format("  in {} of {:#x} since {}", host_name(t.wait_fn), t.wait_object, clock_text(t.wait_since.wall_ns));
+      text += fmt::format("  in {} of {:#x} since {}", host_name(t.wait_fn), t.wait_object,
+                          clock_text(t.wait_since.wall_ns));
     if (t.step) text += fmt::format("  step {}", *t.step);
     if (!t.phase.empty()) text += fmt::format("  phase {}", t.phase);
     if (!t.sample.empty()) text += fmt::format("  sample {}", t.sample);
@@ -203,7 +207,8 @@ void print_host_calls(const TraceFile& file, const ShowOptions& options) {
   fmt::print("\nhost waits, events and graphs\n");
   for (size_t i = first_shown(options, file.host_calls.size()); i < file.host_calls.size(); i++) {
     const trace::HostCall& call = file.host_calls[i];
-    fmt::print("  {:>8}  {}  tid {}  {}\n", call.event, clock_text(call.called.wall_ns), call.tid, host_call_words(call));
+    fmt::print("  {:>8}  {}  tid {}  {}\n", call.event, clock_text(call.called.wall_ns), call.tid,
+               host_call_words(call));
   }
 }
 
@@ -224,7 +229,8 @@ void print_marks(const TraceFile& file, const ShowOptions& options) {
   for (size_t i = first_shown(options, file.marks.size()); i < file.marks.size(); i++) {
     const trace::MarkEvent& mark = file.marks[i];
     fmt::print("  {:>8}  {}  tid {}  {} {}\n", mark.event, clock_text(mark.when.wall_ns), mark.tid,
-               kinds[mark.kind < std::size(kinds) ? mark.kind : 0], mark.text.empty() ? std::to_string(mark.value) : mark.text);
+               kinds[mark.kind < std::size(kinds) ? mark.kind : 0],
+               mark.text.empty() ? std::to_string(mark.value) : mark.text);
   }
 }
 
@@ -271,7 +277,9 @@ ordered_json call_json(const TraceFile& file, const Call& call, Symbolizer& symb
   return out;
 }
 
-ordered_json maybe(const std::optional<uint64_t>& number) { return number ? ordered_json(*number) : ordered_json(nullptr); }
+ordered_json maybe(const std::optional<uint64_t>& number) {
+  return number ? ordered_json(*number) : ordered_json(nullptr);
+}
 
 ordered_json host_call_json(const TraceFile& file, const trace::HostCall& call, Symbolizer& symbolizer) {
   ordered_json out = {{"event", call.event},
@@ -361,14 +369,15 @@ std::string as_json(const TraceFile& file, const ShowOptions& options, Symbolize
                                     {"blind", c.blind}});
   out["threads"] = ordered_json::array();
   for (const trace::ThreadInfo& t : file.threads)
-    out["threads"].push_back({{"tid", t.tid},
-                              {"name", t.name},
-                              {"step", t.step ? ordered_json(*t.step) : ordered_json(nullptr)},
-                              {"phase", t.phase},
-                              {"sample", t.sample},
-                              {"open_wait", maybe(t.open_wait)},
-                              {"wait_function", t.open_wait ? ordered_json(host_name(t.wait_fn)) : ordered_json(nullptr)},
-                              {"wait_object", t.wait_object}});
+    out["threads"].push_back(
+        {{"tid", t.tid},
+         {"name", t.name},
+         {"step", t.step ? ordered_json(*t.step) : ordered_json(nullptr)},
+         {"phase", t.phase},
+         {"sample", t.sample},
+         {"open_wait", maybe(t.open_wait)},
+         {"wait_function", t.open_wait ? ordered_json(host_name(t.wait_fn)) : ordered_json(nullptr)},
+         {"wait_object", t.wait_object}});
   out["calls"] = ordered_json::array();
   for (size_t i = first_shown(options, file.calls.size()); i < file.calls.size(); i++)
     out["calls"].push_back(call_json(file, file.calls[i], symbolizer));
@@ -407,7 +416,7 @@ int show(const ShowOptions& options) {
     fmt::print(stderr, "lockstep show: {}\n", file.error());
     return 2;
   }
-  Symbolizer symbolizer;
+  Symbolizer symbolizer(options.debug_dir);
   if (options.json) {
     const std::string text = as_json(*file, options, symbolizer);
     std::fwrite(text.data(), 1, text.size(), stdout);
@@ -437,6 +446,7 @@ void setup_show(CLI::App& app, CommandLine& line) {
   command->add_flag("--all", options->all, "All calls and marks");
   command->add_flag("--modules", options->modules, "The module map, too");
   command->add_flag("--json", options->json, "Print JSON");
+  add_debug_dir(*command, options->debug_dir);
   command->footer("Example:\n  lockstep show lockstep-traces/20260101-120000-4711/a.4712.8813.lstrace --calls 50\n"
                   "  lockstep show dumps/step000003/rank00000.safetensors");
   command->callback([options, &line] { line.exit_status = show(*options); });

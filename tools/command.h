@@ -31,6 +31,15 @@ inline CLI::Validator sane_seconds() {
       "SECONDS");
 }
 
+inline void add_debug_dir(CLI::App& command, std::string& folder) {
+  command
+      .add_option(
+          "--debug-dir", folder,
+          "Where else to look for debug information: DIR/.build-id/ab/cdef.debug, or DIR/NAME or DIR/NAME.debug")
+      ->type_name("DIR")
+      ->check(CLI::ExistingDirectory);
+}
+
 void setup_run(CLI::App& app, CommandLine& line);
 void setup_diagnose(CLI::App& app, CommandLine& line);
 void setup_show(CLI::App& app, CommandLine& line);

@@ -6,14 +6,15 @@
 
 namespace lockstep {
 
-Result<std::unique_ptr<Diagnosed>> diagnose_folder(const std::string& folder, const JudgeOptions& options) {
+Result<std::unique_ptr<Diagnosed>> diagnose_folder(const std::string& folder, const JudgeOptions& options,
+                                                   const std::string& debug_dir) {
   Result<Job> job = load_job(folder);
   if (!job) return Error{job.error()};
   auto all = std::make_unique<Diagnosed>();
   all->job = std::move(*job);
   Run& run = all->job.runs.back();
 
-  Symbolizer symbolizer;
+  Symbolizer symbolizer(debug_dir);
   for (Process& process : run.processes) add_missing_symbols(process.file, symbolizer);
 
   all->table = match(run);

@@ -22,6 +22,8 @@ struct Diagnosed {
   Diagnosis diagnosis;
 };
 
-Result<std::unique_ptr<Diagnosed>> diagnose_folder(const std::string& folder, const JudgeOptions& options);
+// `debug_dir`: see Symbolizer.
+Result<std::unique_ptr<Diagnosed>> diagnose_folder(const std::string& folder, const JudgeOptions& options,
+                                                   const std::string& debug_dir = "");
 
 }  // namespace lockstep

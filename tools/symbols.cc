@@ -2,6 +2,7 @@
 #include "tools/symbols.h"
 
 #include <cxxabi.h>
+#include <dwarf.h>
 #include <elfutils/libdw.h>
 #include <elfutils/libdwfl.h>
 #include <fmt/format.h>
@@ -90,25 +91,85 @@ struct Symbolizer::Library {
     }
   }
 
+  bool has_debug_info() const {
+    Dwarf_Addr bias = 0;
+    return module && dwfl_module_getdwarf(module, &bias) != nullptr;
+  }
+
+  // The functions inlined at this address into `outermost`, which is what name() says, and that: innermost first. The
+  // place in each but the innermost is that of the call which was inlined.
+  std::vector<Frame> inlined(uint64_t file_address, Frame outermost) const {
+    std::vector<Frame> frames;
+    GElf_Addr elf_bias = 0;
+    if (!module || !dwfl_module_getelf(module, &elf_bias)) return {outermost};
+    const uint64_t address = file_address + elf_bias;
+    Dwarf_Addr bias = 0;
+    Dwarf_Die* unit = unit_at(address, bias);
+    Dwarf_Files* files = nullptr;
+    if (!unit || dwarf_getsrcfiles(unit, &files, nullptr) != 0) return {outermost};
+    for (Dwarf_Die& scope : scopes_at(unit, address - bias)) {
+      if (dwarf_tag(&scope) != DW_TAG_inlined_subroutine) continue;
+      Frame frame = outermost;
+      frame.function = function_of(&scope);
+      frames.push_back(frame);
+      Dwarf_Attribute attribute;
+      Dwarf_Word line = 0, file = 0;
+      dwarf_formudata(dwarf_attr(&scope, DW_AT_call_line, &attribute), &line);
+      dwarf_formudata(dwarf_attr(&scope, DW_AT_call_file, &attribute), &file);
+      const char* source = dwarf_filesrc(files, file, nullptr, nullptr);
+      outermost.file = source ? source : "";
+      outermost.line = static_cast<uint32_t>(line);
+    }
+    frames.push_back(outermost);
+    return frames;
+  }
+
  private:
+  static std::string function_of(Dwarf_Die* die) {
+    Dwarf_Attribute attribute;
+    for (const unsigned int kind : {DW_AT_linkage_name, DW_AT_MIPS_linkage_name})
+      if (const char* name = dwarf_formstring(dwarf_attr_integrate(die, kind, &attribute))) return demangled(name);
+    const char* name = dwarf_diename(die);
+    return name ? name : "";
+  }
+
+  // Innermost first. dwarf_getscopes alone goes on from an inlined function to where that one was written, not to where
+  // it was inlined.
+  static std::vector<Dwarf_Die> scopes_at(Dwarf_Die* unit, Dwarf_Addr address) {
+    Dwarf_Die* found = nullptr;
+    int count = dwarf_getscopes(unit, address, &found);
+    if (count <= 0) return {};
+    Dwarf_Die innermost = found[0];
+    std::free(found);
+    found = nullptr;
+    count = dwarf_getscopes_die(&innermost, &found);
+    std::vector<Dwarf_Die> scopes(found, found + std::max(count, 0));
+    std::free(found);
+    return scopes;
+  }
+
   // libdwfl finds the unit of an address by .debug_aranges alone, which clang writes only when told to: where that
   // finds nothing, the units are asked one by one.
+  Dwarf_Die* unit_at(uint64_t address, Dwarf_Addr& bias) const {
+    if (Dwarf_Die* unit = dwfl_module_addrdie(module, address, &bias)) return unit;
+    for (Dwarf_Die* unit = nullptr; (unit = dwfl_module_nextcu(module, unit, &bias)) != nullptr;)
+      if (dwarf_haspc(unit, address - bias) == 1) return unit;
+    return nullptr;
+  }
+
   const char* source_line(uint64_t address, int& number) const {
     if (Dwfl_Line* line = dwfl_module_getsrc(module, address))
       return dwfl_lineinfo(line, nullptr, &number, nullptr, nullptr, nullptr);
     Dwarf_Addr bias = 0;
-    for (Dwarf_Die* unit = nullptr; (unit = dwfl_module_nextcu(module, unit, &bias)) != nullptr;) {
-      if (dwarf_haspc(unit, address - bias) != 1) continue;
-      Dwarf_Line* line = dwarf_getsrc_die(unit, address - bias);
-      if (!line || dwarf_lineno(line, &number) != 0) return nullptr;
-      return dwarf_linesrc(line, nullptr, nullptr);
-    }
-    return nullptr;
+    Dwarf_Die* unit = unit_at(address, bias);
+    Dwarf_Line* line = unit ? dwarf_getsrc_die(unit, address - bias) : nullptr;
+    if (!line || dwarf_lineno(line, &number) != 0) return nullptr;
+    return dwarf_linesrc(line, nullptr, nullptr);
   }
 };
 
 // Names come from this machine's files or not at all; a diagnosis asks no server.
-Symbolizer::Symbolizer() { unsetenv("DEBUGINFOD_URLS"); }
+Symbolizer::Symbolizer(std::string debug_dir) : debug_dir_(std::move(debug_dir)) { unsetenv("DEBUGINFOD_URLS"); }
 Symbolizer::~Symbolizer() = default;
 
 Symbolizer::Library* Symbolizer::library(const std::string& path, const std::string& build_id) {
@@ -117,35 +178,72 @@ Symbolizer::Library* Symbolizer::library(const std::string& path, const std::str
   return place.get();
 }
 
-Frame Symbolizer::name(const TraceFile& file, uint64_t pc, bool exact) {
-  Frame frame;
-  const uint64_t lookup = exact || pc == 0 ? pc : pc - 1;
-  const trace::Module* module = module_at(file, lookup);
-  if (module) {
-    frame.module = base_name(module->path);
-    frame.offset = lookup - module->bias;
-  } else {
-    frame.offset = lookup;
+// What is known of that file's functions, best with lines: the file, else what the user's folder has of it.
+const Symbolizer::Library* Symbolizer::with_debug_info(const trace::Module& module) {
+  const Library* own = library(module.path, module.build_id);
+  if (debug_dir_.empty() || own->has_debug_info()) return own;
+  std::vector<std::string> places;
+  if (module.build_id.size() > 2) {
+    const std::string by_id = module.build_id.substr(0, 2) + "/" + module.build_id.substr(2) + ".debug";
+    places = {debug_dir_ + "/.build-id/" + by_id, debug_dir_ + "/" + by_id};
   }
+  for (const std::string& name : {module.path, "/" + base_name(module.path)})
+    for (const char* end : {".debug", ""}) places.push_back(debug_dir_ + name + end);
+  for (const std::string& place : places)
+    if (access(place.c_str(), R_OK) == 0)
+      if (const Library* found = library(place, module.build_id); found->has_debug_info()) return found;
+  return own;
+}
+
+namespace {
+
+uint64_t address_of_call(uint64_t pc, bool exact) { return exact || pc == 0 ? pc : pc - 1; }
+
+// What the trace itself says.
+Frame recorded_frame(const TraceFile& file, const trace::Module* module, uint64_t pc, bool exact) {
+  Frame frame;
+  frame.offset = address_of_call(pc, exact) - (module ? module->bias : 0);
+  if (module) frame.module = base_name(module->path);
   const auto known =
       std::find_if(file.symbols.begin(), file.symbols.end(), [&](const trace::Symbol& s) { return s.pc == pc; });
-  if (known != file.symbols.end() && !known->function.empty()) {
-    frame.function = known->function;
-    frame.file = known->file;
-    frame.line = known->line;
-    if (!frame.file.empty()) return frame;
-  }
-  if (module && !module->path.empty() && module->path[0] == '/') {
-    Frame found = frame;
-    library(module->path, module->build_id)->name(lookup - module->bias, found);
-    if (!found.function.empty()) return found;
-  }
+  if (known == file.symbols.end() || known->function.empty()) return frame;
+  frame.function = known->function;
+  frame.file = known->file;
+  frame.line = known->line;
   return frame;
+}
+
+bool is_a_file(const trace::Module* module) { return module && !module->path.empty() && module->path[0] == '/'; }
+
+}  // namespace
+
+Frame Symbolizer::name(const TraceFile& file, uint64_t pc, bool exact) {
+  const uint64_t address = address_of_call(pc, exact);
+  const trace::Module* module = module_at(file, address);
+  Frame frame = recorded_frame(file, module, pc, exact);
+  if (!frame.file.empty() || !is_a_file(module)) return frame;
+  Frame found = frame;
+  with_debug_info(*module)->name(address - module->bias, found);
+  return found.function.empty() ? frame : found;
+}
+
+std::vector<Frame> Symbolizer::frames_at(const TraceFile& file, uint64_t pc, bool exact) {
+  const uint64_t address = address_of_call(pc, exact);
+  const trace::Module* module = module_at(file, address);
+  Frame frame = recorded_frame(file, module, pc, exact);
+  // Without a build id nothing says that the file is still the one the trace speaks of.
+  if (!is_a_file(module) || (module->build_id.empty() && !frame.function.empty())) return {frame};
+  const Library* library = with_debug_info(*module);
+  Frame found = frame;
+  library->name(address - module->bias, found);
+  if (found.function.empty()) return {frame};
+  return library->inlined(address - module->bias, std::move(found));
 }
 
 std::vector<Frame> Symbolizer::name_all(const TraceFile& file, const std::vector<uint64_t>& pcs, bool innermost_exact) {
   std::vector<Frame> frames;
-  for (size_t i = 0; i < pcs.size(); i++) frames.push_back(name(file, pcs[i], innermost_exact && i == 0));
+  for (size_t i = 0; i < pcs.size(); i++)
+    for (Frame& frame : frames_at(file, pcs[i], innermost_exact && i == 0)) frames.push_back(std::move(frame));
   return frames;
 }
 
@@ -190,6 +288,27 @@ std::vector<Frame> without_noise(const std::vector<Frame>& frames) {
   return kept;
 }
 
+namespace {
+
+// "app::f" of "std::vector<int> app::f<int>(std::vector<int> const&)"
+std::string qualified_name(const std::string& function) {
+  int depth = 0;
+  size_t from = 0, to = 0;
+  for (; to < function.size() && !(depth == 0 && function[to] == '('); to++) {
+    depth += function[to] == '<';
+    depth -= function[to] == '>';
+    if (depth == 0 && function[to] == ' ') from = to + 1;
+  }
+  return function.substr(from, to - from);
+}
+
+bool is_of_the_system(const Frame& frame) {
+  return starts_with(qualified_name(frame.function), "std::") || starts_with(frame.file, "/usr/include/") ||
+         starts_with(frame.file, "/usr/lib/");
+}
+
+}  // namespace
+
 const Frame* users_frame(const std::vector<Frame>& frames) {
   static const std::set<std::string> libraries = {"libc.so.6",     "libpthread.so.0", "libm.so.6", "libstdc++.so.6",
                                                   "libgcc_s.so.1", "libgomp.so.1",    "[vdso]"};
@@ -202,7 +321,7 @@ const Frame* users_frame(const std::vector<Frame>& frames) {
     if (std::any_of(std::begin(prefixes), std::end(prefixes),
                     [&](const char* prefix) { return starts_with(frame.module, prefix); }))
       continue;
-    if (starts_with(frame.module, "libc-") || starts_with(frame.function, "std::")) continue;
+    if (starts_with(frame.module, "libc-") || is_of_the_system(frame)) continue;
     return &frame;
   }
   return nullptr;
