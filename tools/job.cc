@@ -149,6 +149,13 @@ Result<Job> load_job(const std::string& folder) {
   return job;
 }
 
+std::vector<std::string> what_was_left_out(const Job& job, const Run& run) {
+  std::vector<std::string> all = job.left_out;
+  for (const Process& process : run.processes)
+    all.insert(all.end(), process.file.problems.begin(), process.file.problems.end());
+  return all;
+}
+
 std::string rank_name(const Run& run, size_t rank) {
   const Rank& r = run.ranks[rank];
   if (r.number >= 0) return fmt::format("rank {}", r.number);

@@ -61,6 +61,9 @@ Result<Job> load_job(const std::string& folder);
 // The part of load_job that needs no files: sorts processes into runs and ranks.
 std::vector<Run> assemble_runs(std::vector<Process> processes);
 
+// What is not in the verdict: files that could not be used, and parts of the others; a sentence each.
+std::vector<std::string> what_was_left_out(const Job& job, const Run& run);
+
 // "rank 2", or "host a, pid 17" when the rank is not known.
 std::string rank_name(const Run& run, size_t rank);
 

@@ -10,6 +10,7 @@
 
 #include "interpose/abi/functions.h"
 #include "tools/explain.h"
+#include "tools/lookup.h"
 #include "tools/rules.h"
 
 namespace lockstep {
@@ -50,7 +51,7 @@ bool communicates(const trace::Call& call) {
 trace::Time last_work(const trace::TraceFile& file, const Rank& rank) {
   for (auto call = file.calls.rbegin(); call != file.calls.rend(); ++call) {
     if (!communicates(*call)) continue;
-    if (!rank.tids.empty() && std::find(rank.tids.begin(), rank.tids.end(), call->tid) == rank.tids.end()) continue;
+    if (!is_its_thread(rank, call->tid)) continue;
     return call->returned && call->return_time.mono_ns ? call->return_time : call->called;
   }
   return file.last_call;
@@ -103,7 +104,7 @@ void add_marks(const Evidence& evidence, Finding& finding) {
   for (const size_t rank : ranks) {
     for (const trace::ThreadInfo& thread : evidence.file(rank).threads) {
       const Rank& who = evidence.run.ranks[rank];
-      if (!who.tids.empty() && std::find(who.tids.begin(), who.tids.end(), thread.tid) == who.tids.end()) continue;
+      if (!is_its_thread(who, thread.tid)) continue;
       if (thread.step && (!finding.step || *thread.step > *finding.step)) finding.step = thread.step;
       if (finding.sample.empty()) finding.sample = thread.sample;
     }
@@ -182,10 +183,30 @@ std::vector<std::string> gaps(const Evidence& evidence, size_t files_left_out) {
   return reasons;
 }
 
+// Of a killing the first end noted on a host, and how much before the next: too little to name anybody, and all there
+// is.
+std::string first_end(const Evidence& evidence) {
+  std::vector<size_t> killed;
+  for (size_t rank = 0; rank < evidence.run.ranks.size(); rank++)
+    if (is_struck(evidence.life(rank)) && evidence.life(rank).time_known) killed.push_back(rank);
+  const auto when = [&](size_t rank) { return evidence.life(rank).when.wall_ns; };
+  std::stable_sort(killed.begin(), killed.end(), [&](size_t a, size_t b) { return when(a) < when(b); });
+  constexpr int64_t kSeen = 5 * kMillisecond;
+  if (killed.size() < 2 || when(killed[1]) - when(killed[0]) < kSeen) return "";
+  for (const size_t rank : killed)
+    if (std::string(evidence.file(rank).header.host) != evidence.file(killed[0]).header.host)
+      return "the clocks of several hosts do not tell which rank was killed first";
+  return fmt::format(
+      "the first end noted is that of {}, {} ms before the next: it may be the cause, but a busy machine notes "
+      "ends of one instant as far apart",
+      rank_name(evidence.run, killed[0]), (when(killed[1]) - when(killed[0])) / kMillisecond);
+}
+
 void remark_on_end(const Evidence& evidence, Diagnosis& diagnosis) {
   if (!evidence.outside || evidence.run.ranks.empty()) return;
   diagnosis.remarks.push_back(fmt::format("the whole job was stopped from outside: {} {}", rank_name(evidence.run, 0),
                                           end_in_words(evidence.life(0))));
+  if (std::string first = first_end(evidence); !first.empty()) diagnosis.remarks.push_back(std::move(first));
 }
 
 void remark_on_ring(const Evidence& evidence, Diagnosis& diagnosis) {

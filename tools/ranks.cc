@@ -7,8 +7,10 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <tuple>
 
 #include "interpose/abi/functions.h"
+#include "tools/clocks.h"
 #include "tools/job.h"
 
 namespace lockstep {
@@ -267,6 +269,7 @@ void sort_ranks(Run& run) {
 
 Run make_run(std::vector<Process> processes) {
   Run run;
+  run.notes = align_clocks(processes);
   run.processes = std::move(processes);
   run.id = run.processes.front().file.header.run_id;
   run.restart = run.processes.front().file.header.restart_count;
@@ -297,8 +300,13 @@ std::vector<Run> assemble_runs(std::vector<Process> processes) {
       runs.push_back(make_run(std::move(taken)));
     }
   }
-  std::stable_sort(runs.begin(), runs.end(),
-                   [](const Run& a, const Run& b) { return a.opened_wall_ns < b.opened_wall_ns; });
+  // Of one job the later restart is newer whatever the clocks of its hosts say.
+  std::map<std::string, int64_t> newest;
+  for (const Run& run : runs) newest[run.id] = std::max(newest[run.id], run.opened_wall_ns);
+  std::stable_sort(runs.begin(), runs.end(), [&](const Run& a, const Run& b) {
+    const auto key = [&](const Run& run) { return std::tie(newest[run.id], run.id, run.restart, run.opened_wall_ns); };
+    return key(a) < key(b);
+  });
   return runs;
 }
 

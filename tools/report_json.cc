@@ -151,7 +151,7 @@ std::string report_json(const Job& job, const Evidence& evidence, const Diagnosi
   ordered_json remarks = diagnosis.remarks;
   for (const std::string& note : evidence.run.notes) remarks.push_back(note);
   out["remarks"] = remarks;
-  out["left_out"] = job.left_out;
+  out["left_out"] = what_was_left_out(job, evidence.run);
   // Names and paths come from foreign programs and need not be UTF-8.
   return out.dump(1, ' ', false, ordered_json::error_handler_t::replace) + "\n";
 }

@@ -152,9 +152,11 @@ std::string remarks(const Job& job, const Evidence& evidence, const Diagnosis& d
   std::string text;
   for (const std::string& remark : diagnosis.remarks) text += "  note: " + remark + "\n";
   for (const std::string& note : evidence.run.notes) text += "  note: " + note + "\n";
-  for (const std::string& out : job.left_out) text += "  left out: " + out + "\n";
-  for (const Process& process : evidence.run.processes)
-    for (const std::string& problem : process.file.problems) text += "  note: " + problem + "\n";
+  constexpr size_t kMost = 20;
+  const std::vector<std::string> left_out = what_was_left_out(job, evidence.run);
+  for (size_t i = 0; i < left_out.size() && i < kMost; i++) text += "  left out: " + left_out[i] + "\n";
+  if (left_out.size() > kMost)
+    text += fmt::format("  left out: {} more; --json lists them all\n", left_out.size() - kMost);
   if (job.runs.size() > 1) {
     text += fmt::format("  note: {} runs in this folder; the newest is judged, the others are:", job.runs.size());
     for (size_t i = 0; i + 1 < job.runs.size(); i++)

@@ -46,6 +46,16 @@ bool all_alike(const Evidence& evidence, const std::vector<size_t>& dead) {
          });
 }
 
+// Did another host's rank end so soon after the first that the clocks of the two decide? `dead` is in order.
+bool hosts_differ(const Evidence& evidence, const std::vector<size_t>& dead) {
+  constexpr int64_t kClocks = 2'000'000'000;  // what clocks.h leaves alone
+  const int64_t first = evidence.life(dead.front()).when.wall_ns;
+  const std::string host = evidence.file(dead.front()).header.host;
+  return std::any_of(dead.begin(), dead.end(), [&](size_t rank) {
+    return evidence.life(rank).when.wall_ns - first < kClocks && host != evidence.file(rank).header.host;
+  });
+}
+
 void name_last_call(const Evidence& evidence, Finding& finding) {
   if (finding.culprits.empty()) return;
   for (size_t index = 0; index < evidence.table.comms.size(); index++)
@@ -98,6 +108,10 @@ std::vector<Finding> find_deaths(const Evidence& evidence, const std::vector<Wai
   } else if (!evidence.life(finding.culprits.front()).time_known) {
     finding.confidence = Confidence::likely;
     finding.doubts.push_back("the time of its end is known only from its last heartbeat");
+  }
+  if (!finding.culprits.empty() && hosts_differ(evidence, dead)) {
+    finding.confidence = std::max(finding.confidence, Confidence::likely);
+    finding.doubts.push_back("that it was the first to end is told by the clocks of two hosts");
   }
   finding.detail = "it " + end_in_words(evidence.life(dead.front()));
   name_last_call(evidence, finding);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
 // How long a verdict takes, and how much memory: `lockstep diagnose --json` as a user runs it, on the traces of 1 024 and
-// of 16 384 ranks, and `lockstep run` on a job of 64 ranks that hangs for real.
+// of 16 384 ranks, its memory with ten times the calls, and `lockstep run` on a job of 64 ranks that hangs for real.
 //
 // Traces of thousands of ranks are made (see made_traces.h), once read so that the page cache is warm, diagnosed three
 // times of which the best counts for the time and the worst for the memory, and removed. A verdict that is not the right
@@ -25,6 +25,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "interpose/trace/format.h"
@@ -155,6 +156,30 @@ void made_traces(bench::Figures& figures, int ranks, double seconds, double byte
   figures.at_most(name + ".peak_rss", peak / kMega, bytes / kMega, "MB");
 }
 
+// Ten times the calls, the same memory but for the one file that each core is reading.
+void memory_by_calls(bench::Figures& figures, const std::string& kind, int ranks, bool extras) {
+  double peak[2] = {};
+  bool right = true;
+  for (const int i : {0, 1}) {
+    const TempFolder folder;
+    const bench::MadeTraces traces(folder.path(), ranks, i == 0 ? 2000 : 20000, extras);
+    const double size = static_cast<double>(traces.bytes_per_rank()) * ranks;
+    const std::string name = "diagnose.memory." + kind;
+    if (!has_room(folder.path(), size, name)) return;
+    std::printf("%s: %d files, %.0f MB of traces\n", name.c_str(), ranks, size / kMega);
+    traces.write(folder.path());
+    const Diagnosed found = diagnose(folder.path());
+    right &= names(found.report, traces.culprit(), traces.missing_seq(), static_cast<size_t>(ranks) - 1);
+    peak[i] = found.peak_bytes;
+  }
+  const int cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  const double files = std::min({16, cores, ranks / 8 + 1});
+  figures.at_least("diagnose.memory." + kind + ".right", right ? 1 : 0, 1, "");
+  figures.at_most("diagnose.memory." + kind + ".growth", (peak[1] - peak[0]) / kMega, 16 * files, "MB");
+  std::printf("diagnose.memory.%s: %.0f MB with 2 000 calls a rank, %.0f MB with 20 000\n", kind.c_str(), peak[0] / kMega,
+              peak[1] / kMega);
+}
+
 // --- a hang that is going on -----------------------------------------------------------------------------------------
 
 constexpr int kLiveRanks = 64, kLiveCulprit = 21, kLiveCalls = 20;
@@ -233,6 +258,11 @@ int main(int argc, char** argv) {
   bench::Figures figures;
   if (is_wanted("ranks1024")) made_traces(figures, 1024, 1.0, 300 * kMega);
   if (is_wanted("ranks16384")) made_traces(figures, 16384, 20.0, 2000 * kMega);
+  if (is_wanted("memory")) {
+    memory_by_calls(figures, "plain", 256, false);
+    memory_by_calls(figures, "extras", 256, true);
+    memory_by_calls(figures, "few_ranks", 24, true);
+  }
   if (is_wanted("live")) {
     live_hang(figures, "processes", 2.0);
     live_hang(figures, "threads", 2.0);

@@ -174,10 +174,43 @@ void wait_for_the_last(OneRank& rank, uint64_t calls) {
   rank.trace.comms[0].coll_completed = calls - 1;
 }
 
-void write_calls(OneRank& rank, uint64_t calls) {
+// What large jobs have besides; see made_traces.h.
+void write_extras(OneRank& rank, const BeginFields& of, uint64_t event) {
+  uint64_t sequence;
+  DigestFields digest = {};
+  digest.stamp = of.stamp + 1;
+  digest.fn = of.fn;
+  digest.tid = of.tid;
+  digest.call = event;
+  digest.seq = of.seq;
+  digest.comm = of.comm;
+  digest.output = true;
+  digest.value = of.fn == static_cast<uint16_t>(abi::Fn::ReduceScatter) ? rank.trace.header->opened_mono_ns : of.seq;
+  digest.bytes = of.count * 4;
+  Record* record = reserve(rank.trace, rank.cursor, sequence);
+  write_digest(record, sequence, digest);
+  if (of.seq % kCallsPerStep != 0) return;
+  BeginFields f = of;
+  f.count = 0;
+  f.seq = UINT64_MAX;
+  f.flags = kZeroCount;
+  record = reserve(rank.trace, rank.cursor, sequence);
+  write_begin(record, sequence, f);
+  end_in_place(record, sequence, f.stamp + 1, 0, 1);
+  f.fn = static_cast<uint16_t>(abi::Fn::CommGetAsyncError);
+  f.flags = 0;
+  f.tid = kTid + 2;
+  record = reserve(rank.trace, rank.cursor, sequence);
+  write_begin(record, sequence, f);
+  end_in_place(record, sequence, f.stamp + 1, 0, 1);
+}
+
+void write_calls(OneRank& rank, uint64_t calls, bool extras, uint64_t odd) {
   CommSlot& slot = rank.trace.comms[0];
   for (uint64_t n = 0; n < calls; n++) {
-    const BeginFields f = fields_of(rank, n);
+    BeginFields f = fields_of(rank, n);
+    if (extras) f.tid = kTid + n % 2;
+    f.count += n == odd;
     uint64_t sequence;
     if (n % kCallsPerStep == 0) {
       Record* mark = reserve(rank.trace, rank.cursor, sequence);
@@ -185,10 +218,11 @@ void write_calls(OneRank& rank, uint64_t calls) {
     }
     Record* record = reserve(rank.trace, rank.cursor, sequence);
     write_begin(record, sequence, f);
-    const uint64_t end = f.stamp + static_cast<uint64_t>(kCallTakes);
+    const uint64_t end = f.stamp + static_cast<uint64_t>(extras ? kBetweenCalls + 1 : kCallTakes);
     end_in_place(record, sequence, end, 0, 1);
     rank.trace.status->last_call_stamp = end;
     remember(slot, f, sequence, end);
+    if (extras) write_extras(rank, f, sequence);
   }
   slot.coll_called = slot.coll_returned = slot.coll_started = slot.coll_completed = calls;
   slot.recent_next = calls;
@@ -226,7 +260,8 @@ void beat(OneRank& rank, int64_t mono, int64_t wall) {
 
 }  // namespace
 
-MadeTraces::MadeTraces(const std::string& scratch, int ranks, uint64_t calls) : ranks_(ranks), calls_(calls) {
+MadeTraces::MadeTraces(const std::string& scratch, int ranks, uint64_t calls, bool extras, uint64_t odd)
+    : ranks_(ranks), calls_(calls), extras_(extras), odd_(odd) {
   other_ = make_image(scratch, false);
   culprits_ = make_image(scratch, true);
 }
@@ -245,7 +280,7 @@ MadeTraces::Image MadeTraces::make_image(const std::string& scratch, bool is_cul
   rank.trace.status->second_clock = {first.stamp + 1'000'000, first.mono_ns + 1'000'000, first.wall_ns + 1'000'000};
   add_module_and_stacks(rank);
   describe_comm_and_thread(rank, ranks_);
-  write_calls(rank, is_culprit ? calls_ - 1 : calls_);
+  write_calls(rank, is_culprit ? calls_ - 1 : calls_, extras_, is_culprit ? odd_ : UINT64_MAX);
   if (!is_culprit) wait_for_the_last(rank, calls_);
   give_block_back(rank.trace, rank.cursor);
   beat(rank, now.mono_ns, now.wall_ns);

@@ -5,7 +5,8 @@
 //
 // The job: one communicator of all ranks, AllReduce, AllGather and ReduceScatter in turn, each from one of 64 call paths
 // of 20 frames, a mark for every step of 10 calls; states are watched, as where a CUDA driver is. One rank never makes the
-// last call; the host threads of all others wait for it.
+// last call; the host threads of all others wait for it. Its call `odd` has one element more. With extras a call with count 0 follows each step, results have
+// digests, two threads call in turn and overlap, and a watchdog polls the communicator.
 
 #pragma once
 
@@ -20,7 +21,7 @@ namespace lockstep::bench {
 class MadeTraces {
  public:
   // An error ends the program: a benchmark without its data has nothing to say.
-  MadeTraces(const std::string& scratch, int ranks, uint64_t calls);
+  MadeTraces(const std::string& scratch, int ranks, uint64_t calls, bool extras = false, uint64_t odd = UINT64_MAX);
 
   uint64_t bytes_per_rank() const;  // on disk
   uint64_t events_per_rank() const { return events_; }
@@ -43,6 +44,8 @@ class MadeTraces {
 
   int ranks_;
   uint64_t calls_, events_ = 0;
+  bool extras_;
+  uint64_t odd_;
   Image other_, culprits_;
 };
 

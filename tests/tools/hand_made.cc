@@ -1,13 +1,18 @@
 // SPDX-License-Identifier: MIT
 #include "tests/tools/hand_made.h"
 
+#include <gtest/gtest.h>
 #include <string.h>
 
 #include <algorithm>
+#include <fstream>
+#include <nlohmann/json.hpp>
 #include <numeric>
 #include <random>
 
+#include "tests/tools/schema.h"
 #include "tools/explain.h"
+#include "tools/report.h"
 
 namespace lockstep::test {
 
@@ -204,6 +209,18 @@ std::vector<int> Judged::victims() const {
 
 std::string Judged::comm() const { return first().comm ? table.comms[*first().comm].name : ""; }
 
+namespace {
+
+// Whatever a test is about, its verdict must be one that the schema describes.
+void expect_valid(const Judged& judged) {
+  static const nlohmann::json schema = nlohmann::json::parse(std::ifstream(DIAGNOSE_SCHEMA));
+  const std::string report = report_json({}, *judged.evidence, judged.diagnosis);
+  for (const std::string& complaint : check_schema(nlohmann::json::parse(report), schema))
+    ADD_FAILURE() << complaint << " in " << report;
+}
+
+}  // namespace
+
 Judged judge_job(const HandMadeJob& job, size_t files_left_out) {
   Judged judged;
   judged.run = std::make_unique<Run>(std::move(assemble_runs(job.processes()).back()));
@@ -212,6 +229,7 @@ Judged judge_job(const HandMadeJob& job, size_t files_left_out) {
   judged.diagnosis = judge(*judged.run, judged.table, {}, files_left_out);
   Symbolizer symbolizer;
   explain(*judged.evidence, symbolizer, judged.diagnosis);
+  expect_valid(judged);
   return judged;
 }
 

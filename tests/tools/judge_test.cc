@@ -288,6 +288,29 @@ TEST(Judge, KilledAndTheOthersAskedToStopIsTheKilledOnes) {
   check(3, scene, {Verdict::failed, Kind::died, {1}, "", std::nullopt, std::nullopt});
 }
 
+// Too close for a name, and yet the reader is told what the one clock says.
+TEST(Judge, OfAKillingTheFirstEndIsToldWhereOneClockTellsIt) {
+  for (const bool one_host : {true, false}) {
+    HandMadeJob job(3, one_host ? std::vector<int>{0, 2, 4} : std::vector<int>{0, 1, 2});
+    job.comm("world", {0, 1, 2});
+    job.call_all("world");
+    job.dies(1, SIGKILL);
+    job.wait(0.2);
+    job.dies(0, SIGKILL);
+    job.dies(2, SIGKILL);
+    const Judged judged = judge_job(job);
+    for (const Finding& finding : judged.diagnosis.findings) EXPECT_TRUE(finding.culprits.empty()) << finding.summary;
+    const std::vector<std::string>& remarks = judged.diagnosis.remarks;
+    const auto says = [&](const std::string& words) {
+      return std::any_of(remarks.begin(), remarks.end(),
+                         [&](const auto& remark) { return remark.find(words) != std::string::npos; });
+    };
+    EXPECT_TRUE(says("stopped from outside"));
+    EXPECT_EQ(says("the first end noted is that of rank 2, 200 ms before the next"), one_host);
+    EXPECT_EQ(says("clocks of several hosts"), !one_host);
+  }
+}
+
 TEST(Judge, AHealthyJobKilledAtOnceIsNotHung) {
   for (const int signal : {SIGKILL, SIGTERM, SIGINT}) {
     const auto scene = [&](HandMadeJob& job) {

@@ -6,6 +6,8 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <fstream>
+
 #include "tests/tools/hand_made.h"
 #include "tools/findings_page.h"
 
@@ -104,6 +106,59 @@ TEST(GroupMismatch, AGroupThatDoesNotAddUpHoldsBothEnds) {
   ASSERT_FALSE(judged.diagnosis.findings.empty());
   EXPECT_EQ(judged.first().kind, Kind::group_mismatch) << judged.first().summary;
   EXPECT_TRUE(judged.culprits().empty());
+}
+
+TEST(P2pCycle, BothSendFirst) {
+  for (const bool both_send : {true, false}) {
+    HandMadeJob job = job_of(2);
+    job.call(0, "world", {Fn::Send, 64, 7, 0, 1});
+    job.call(1, "world", {both_send ? Fn::Send : Fn::Recv, 64, 7, 0, 0});
+    job.wait(kThreshold + 5);
+    for (const int rank : {0, 1}) job.sits_in(rank, "cudaStreamSynchronize");
+    const Judged judged = judge_job(job);
+    ASSERT_FALSE(judged.diagnosis.findings.empty());
+    EXPECT_EQ(judged.first().kind, both_send ? Kind::p2p_cycle : Kind::stalled_together) << judged.first().summary;
+    EXPECT_TRUE(judged.culprits().empty());
+    EXPECT_EQ(judged.first().cycle.size(), both_send ? 2u : 0u);
+  }
+}
+
+TEST(P2pUnmatched, TheEndThatIsFreeAndDoesNotAnswer) {
+  for (const bool answers : {false, true}) {
+    HandMadeJob job = job_of(3);
+    job.call(0, "world", {Fn::Send, 64, 7, 0, 1});
+    if (answers) job.call(1, "world", {Fn::Recv, 64, 7, 0, 0});
+    job.wait(kThreshold + 5);
+    job.sits_in(0, "cudaStreamSynchronize");
+    job.sits_in(1, "evaluate");
+    const Judged judged = judge_job(job);
+    EXPECT_EQ(has(judged, Kind::p2p_unmatched), !answers);
+    if (answers) continue;
+    EXPECT_EQ(judged.culprits(), std::vector<int>{1});
+    ASSERT_TRUE(judged.first().message.has_value());
+    EXPECT_TRUE(judged.first().message->sends);
+    EXPECT_EQ(judged.first().confidence, Confidence::likely);
+  }
+}
+
+TEST(CrossCommunicatorCycle, ThreeRanksInThreeCommunicators) {
+  for (const bool closed : {true, false}) {
+    HandMadeJob job = job_of(3);
+    job.comm("a", {0, 1});
+    job.comm("b", {1, 2});
+    job.comm("c", {0, 2});
+    job.call(0, "a");
+    job.call(1, "b");
+    if (closed) job.call(2, "c");
+    job.wait(kThreshold + 5);
+    for (const int rank : {0, 1, 2}) job.sits_in(rank, closed || rank != 2 ? "cudaStreamSynchronize" : "evaluate");
+    const Judged judged = judge_job(job);
+    ASSERT_FALSE(judged.diagnosis.findings.empty());
+    EXPECT_EQ(judged.first().kind, closed ? Kind::cross_communicator_cycle : Kind::missing_call)
+        << judged.first().summary;
+    EXPECT_EQ(judged.culprits(), closed ? std::vector<int>{} : std::vector<int>{2});
+    EXPECT_EQ(judged.first().cycle.size(), closed ? 3u : 0u);
+  }
 }
 
 TEST(WrongCommunicator, ACallThatWasAlwaysMadeOnTheSmallerGroup) {
@@ -335,6 +390,18 @@ TEST(FindingsPage, HasASectionForEveryKind) {
     EXPECT_NE(section.find(kind), std::string::npos);
   }
   EXPECT_EQ(findings_section("call"), "");
+}
+
+// `--explain KIND` and the page are one text, and say of each kind what a reader needs.
+TEST(FindingsPage, SaysOfEveryKindHowItIsToldApartWhereItWasSeenAndItsCure) {
+  std::ifstream page(FINDINGS_PAGE);
+  const std::string catalogue{std::istreambuf_iterator<char>(page), {}};
+  for (const std::string& kind : kind_names()) {
+    const std::string section = findings_section(kind);
+    EXPECT_NE(catalogue.find(section), std::string::npos) << kind;
+    for (const char* part : {"*Told apart*", "*Seen*", "*Cure*"})
+      EXPECT_NE(section.find(part), std::string::npos) << kind << " " << part;
+  }
 }
 
 }  // namespace

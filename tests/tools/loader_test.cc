@@ -3,12 +3,18 @@
 // Folders as users have them: missing, empty, half unreadable; one process with many ranks, one folder with many runs.
 
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/stat.h>
 
 #include <filesystem>
 #include <fstream>
 
+#include "tests/bench/made_traces.h"
 #include "tests/interpose/trace_fixture.h"
 #include "tests/tools/hand_made.h"
+#include "tools/clocks.h"
+#include "tools/diagnose.h"
+#include "tools/report.h"
 
 namespace lockstep::test {
 namespace {
@@ -85,6 +91,108 @@ TEST_F(Loader, SubFoldersAreRead) {
   EXPECT_EQ(job->runs.back().ranks.front().number, 0);
 }
 
+TEST_F(Loader, WhatIsNoFileIsLeftOutAndNotWaitedFor) {
+  const std::string good = make_trace();
+  ASSERT_EQ(mkfifo(path("pipe.lstrace").c_str(), 0600), 0);
+  fs::create_directories(path("folder.lstrace"));
+  fs::create_symlink(path("nowhere"), path("dangling.lstrace"));
+  fs::create_symlink("/dev/zero", path("zero.lstrace"));
+  Result<Job> job = load_job(folder_.path());
+  ASSERT_TRUE(job) << job.error();
+  EXPECT_EQ(job->runs.back().processes.size(), 1u);
+  for (const char* name : {"pipe", "folder", "dangling", "zero"})
+    EXPECT_TRUE(std::any_of(job->left_out.begin(), job->left_out.end(), [&](const std::string& sentence) {
+      return sentence.find(path(name) + ".lstrace: ") == 0 && sentence.find('\n') == std::string::npos;
+    })) << name;
+}
+
+// --- traces of many ranks, as the writer leaves them
+
+struct Diagnosed40 {
+  std::unique_ptr<Diagnosed> found;
+  size_t calls = 0, digests = 0;  // kept, of all ranks
+};
+Diagnosed40 diagnose40(const std::string& folder) {
+  Diagnosed40 out;
+  Result<std::unique_ptr<Diagnosed>> found = diagnose_folder(folder, {});
+  EXPECT_TRUE(found) << found.error();
+  if (!found) return out;
+  out.found = std::move(*found);
+  for (const Process& process : out.found->job.runs.back().processes) {
+    out.calls += process.file.calls.size();
+    out.digests += process.file.digests.size();
+  }
+  return out;
+}
+
+constexpr int kRanks = 40;
+constexpr uint64_t kCalls = 1000;
+
+TEST_F(Loader, OfManyFilesOnlyWhatIsOpenIsKept) {
+  for (const bool extras : {false, true}) {
+    const bench::MadeTraces made(folder_.path(), kRanks, kCalls, extras);
+    made.write(folder_.path());
+    const Diagnosed40 all = diagnose40(folder_.path());
+    ASSERT_TRUE(all.found);
+    const lockstep::Run& run = all.found->evidence->run;
+    EXPECT_EQ(run.ranks.size(), static_cast<size_t>(kRanks));
+    EXPECT_LT(all.calls, kRanks * kCalls / 4);
+    EXPECT_LT(all.digests, kRanks * kCalls / 4);
+    ASSERT_FALSE(all.found->diagnosis.findings.empty());
+    const Finding& finding = all.found->diagnosis.findings.front();
+    EXPECT_EQ(finding.kind, Kind::missing_call) << finding.summary;
+    EXPECT_EQ(finding.culprits, std::vector<size_t>{static_cast<size_t>(made.culprit())});
+    EXPECT_EQ(finding.seq, made.missing_seq());
+    EXPECT_EQ(finding.victims.size(), static_cast<size_t>(kRanks - 1));
+    const bool overlaps = std::any_of(all.found->diagnosis.findings.begin(), all.found->diagnosis.findings.end(),
+                                      [](const Finding& each) { return each.kind == Kind::concurrent_use; });
+    EXPECT_EQ(overlaps, extras);
+    for (const std::string& file : folder_.traces()) fs::remove(file);
+  }
+}
+
+TEST_F(Loader, OfManyFilesACallThatDiffersIsFoundHoweverOld) {
+  const uint64_t odd = 130;
+  const bench::MadeTraces made(folder_.path(), kRanks, kCalls, true, odd);
+  made.write(folder_.path());
+  const Diagnosed40 all = diagnose40(folder_.path());
+  ASSERT_TRUE(all.found);
+  EXPECT_LT(all.calls, kRanks * kCalls / 2);
+  const Finding& finding = all.found->diagnosis.findings.front();
+  EXPECT_EQ(finding.kind, Kind::count_mismatch) << finding.summary;
+  EXPECT_EQ(finding.culprits, std::vector<size_t>{static_cast<size_t>(made.culprit())});
+  EXPECT_EQ(finding.seq, odd);
+  EXPECT_EQ(finding.agreed_seq, odd - 1);
+  EXPECT_EQ(finding.stuck_seq, made.missing_seq());
+}
+
+TEST_F(Loader, OfManyFilesBadOnesAreNamedWithTheirPlace) {
+  const bench::MadeTraces made(folder_.path(), kRanks, kCalls);
+  made.write(folder_.path());
+  std::vector<std::string> files = folder_.traces();
+  std::sort(files.begin(), files.end());
+  fs::resize_file(files[3], 100);
+  std::ofstream(files[5], std::ios::binary) << "";
+  std::fstream(files[8], std::ios::in | std::ios::out | std::ios::binary).seekp(0) << "XXXX";
+  const Diagnosed40 all = diagnose40(folder_.path());
+  ASSERT_TRUE(all.found);
+  const Job& job = all.found->job;
+  ASSERT_EQ(job.left_out.size(), 3u);
+  const std::pair<size_t, const char*> said[] = {
+      {3, "100 bytes, expected at least"}, {5, "is empty; expected"}, {8, "does not begin with"}};
+  for (const auto& [file, words] : said)
+    EXPECT_TRUE(std::any_of(job.left_out.begin(), job.left_out.end(),
+                            [&, file = file, words = words](const std::string& sentence) {
+                              return sentence.find(files[file] + ": ") == 0 &&
+                                     sentence.find(words) != std::string::npos;
+                            }))
+        << words;
+  EXPECT_EQ(all.found->evidence->run.missing.size(), 3u);
+  EXPECT_EQ(all.found->diagnosis.findings.front().kind, Kind::missing_call);
+  const std::string json = report_json(job, *all.found->evidence, all.found->diagnosis);
+  EXPECT_NE(json.find(files[5]), std::string::npos);
+}
+
 // --- ranks
 // ---------------------------------------------------------------------------------------------------------------------
 
@@ -143,6 +251,81 @@ TEST(Ranks, ARestartIsARunOfItsOwn) {
   ASSERT_EQ(runs.size(), 2u);
   EXPECT_EQ(runs.back().ranks.size(), 2u);
   EXPECT_EQ(runs.back().processes.front().file.comms.front().name, "again");
+}
+
+// Two restarts of one job, of which the newer one's hosts have clocks that are behind.
+TEST(Ranks, TheLaterRestartIsNewerWhateverTheClocksSay) {
+  HandMadeJob first(2, {0, 1}), second(2, {0, 1});
+  first.comm("before", {0, 1});
+  second.comm("after", {0, 1});
+  std::vector<Process> processes = second.processes();
+  for (Process& process : processes) {
+    process.file.header.restart_count = 1;
+    shift_wall_times(process.file, -7'200'000'000'000);
+  }
+  for (Process& process : first.processes()) processes.push_back(std::move(process));
+  const std::vector<lockstep::Run> runs = assemble_runs(std::move(processes));
+  ASSERT_EQ(runs.size(), 2u);
+  EXPECT_EQ(runs.back().restart, 1u);
+  EXPECT_EQ(runs.back().processes.front().file.comms.front().name, "after");
+}
+
+// --- clocks that disagree
+
+constexpr int64_t kHours = 3'600'000'000'000;
+
+// Copied traces, of which those of host b have another clock.
+Diagnosis judge_skewed(const HandMadeJob& job, int64_t by, std::vector<std::string>& notes) {
+  std::vector<Process> processes = job.processes();
+  for (Process& process : processes) {
+    process.liveness = trace::Liveness::elsewhere;
+    if (process.file.header.host[0] == 'b') shift_wall_times(process.file, by);
+  }
+  const lockstep::Run run = assemble_runs(std::move(processes)).back();
+  notes = run.notes;
+  return judge(run, match(run), {}, 0);
+}
+
+TEST(Clocks, HoursApartNobodyIsTakenForDead) {
+  for (const int64_t by : {-2 * kHours, kHours / 60, int64_t{0}}) {
+    HandMadeJob job(4, {0, 1, 2, 3});  // 1 and 3 are on host b
+    job.comm("world", {0, 1, 2, 3});
+    job.call_all("world", {}, 5);
+    job.wait(1);
+    std::vector<std::string> notes;
+    const Diagnosis diagnosis = judge_skewed(job, by, notes);
+    EXPECT_EQ(diagnosis.verdict, Verdict::healthy) << by;
+    EXPECT_EQ(notes.size(), by ? 1u : 0u);
+  }
+}
+
+TEST(Clocks, TheFirstToDieIsToldInOneTime) {
+  for (const int64_t by : {-2 * kHours, 2 * kHours, int64_t{0}}) {
+    HandMadeJob job(4, {0, 1, 2, 3});
+    job.comm("world", {0, 1, 2, 3});
+    job.call_all("world", {}, 5);
+    job.dies(0, SIGSEGV);
+    job.wait(4);
+    for (const int rank : {1, 2, 3}) job.dies(rank, SIGTERM);
+    std::vector<std::string> notes;
+    const Diagnosis diagnosis = judge_skewed(job, by, notes);
+    ASSERT_FALSE(diagnosis.findings.empty());
+    EXPECT_EQ(diagnosis.findings.front().kind, Kind::died);
+    EXPECT_EQ(diagnosis.findings.front().culprits, std::vector<size_t>{0}) << by;
+  }
+}
+
+TEST(Clocks, ALateRankIsNoSkew) {
+  HandMadeJob job(2, {0, 1});
+  job.comm("world", {0, 1});
+  for (int i = 0; i < 3; i++) {
+    job.call(0, "world");
+    job.wait(40);
+    job.call(1, "world");
+  }
+  std::vector<std::string> notes;
+  EXPECT_EQ(judge_skewed(job, 0, notes).verdict, Verdict::healthy);
+  EXPECT_TRUE(notes.empty()) << notes.front();
 }
 
 TEST(Ranks, AHelperProcessThatInheritedTheRankIsNoRival) {

@@ -15,6 +15,8 @@
 
 #include "tests/demo/process.h"
 #include "tests/tools/schema.h"
+#include "tools/finding.h"
+#include "tools/findings_page.h"
 
 namespace lockstep::test {
 namespace {
@@ -71,6 +73,8 @@ TEST_F(Run, BadUsageIsOneSentenceAndTwo) {
       {{"run", "--no-such-option", "--", "true"}, "lockstep"},
       {{"diagnose"}, "DIR"},
       {{"diagnose", folder_.path("nowhere")}, "nowhere"},
+      {{"diagnose", "--debug-dir", folder_.path("nowhere"), folder_.path("")}, "nowhere"},
+      {{"diagnose", "--explain", "bad-luck"}, "bad-luck"},
       {{"diagnose", folder_.path("file")}, "file"},
       {{"show", folder_.path("file")}, "file"},
       {{"frobnicate"}, "lockstep"},
@@ -83,6 +87,14 @@ TEST_F(Run, BadUsageIsOneSentenceAndTwo) {
     EXPECT_EQ(lines_in(outcome.err), 1);
     EXPECT_NE(outcome.err.find(mentioned), std::string::npos) << mentioned;
     EXPECT_EQ(outcome.out, "");
+  }
+}
+
+TEST_F(Run, ExplainPrintsWhatThePageSays) {
+  for (const std::string& kind : kind_names()) {
+    const Outcome outcome = lockstep({"diagnose", "--explain", kind});
+    EXPECT_EQ(outcome.status, 0) << kind;
+    EXPECT_EQ(outcome.out, findings_section(kind));
   }
 }
 
