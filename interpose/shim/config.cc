@@ -120,6 +120,10 @@ Config read_config() {
     config.full_mode = strcmp(mode, "full") == 0;
     if (!config.full_mode && strcmp(mode, "ring") != 0) complain("LOCKSTEP_MODE", mode, "ring or full");
   }
+  if (const char* clock = value_of("LOCKSTEP_CLOCK")) {
+    config.clock_gettime = strcmp(clock, "monotonic") == 0;
+    if (!config.clock_gettime && strcmp(clock, "tsc") != 0) complain("LOCKSTEP_CLOCK", clock, "tsc or monotonic");
+  }
   if (config.full_mode) config.ring_bytes = megabytes("LOCKSTEP_FULL_MB", 4096);
   if (const char* digest = value_of("LOCKSTEP_DIGEST"))
     trace::put_text(config.digest, sizeof config.digest, digest, strlen(digest));

@@ -13,6 +13,7 @@ struct Config {
   uint64_t ring_bytes;
   uint32_t hang_ms;
   bool stacks;
+  bool clock_gettime;      // even where the processor's counter is steady
   bool states;
   bool full_mode;
   char digest[256];        // as given; empty or "0" = none

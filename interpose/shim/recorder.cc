@@ -33,15 +33,16 @@ constinit Recorder recorder = {};  // there before any code of the job runs
 
 namespace {
 
-// Like `mkdir -p`. An existing folder is fine; whether it can be written to shows when the file is made.
-void make_folders(char* path) {
+// Like `mkdir -p`. An existing folder is fine; whether it can be written to shows when the file is made. Gives back why the
+// last one could not be made, or 0.
+int make_folders(char* path) {
   for (char* c = path + 1; *c; c++) {
     if (*c != '/') continue;
     *c = '\0';
     mkdir(path, 0777);
     *c = '/';
   }
-  mkdir(path, 0777);
+  return mkdir(path, 0777) == 0 || errno == EEXIST ? 0 : errno;
 }
 
 bool fail(const char* doing, int error, const char* folder) {
@@ -60,9 +61,9 @@ const char* choose_stacks(const Config& config) {
 trace::ClockPair clocks_now() { return read_clocks(recorder.tsc); }
 
 bool start() {
-  recorder.tsc = tsc_is_steady();
-  const trace::ClockPair first = clocks_now();
   recorder.config = read_config();
+  recorder.tsc = !recorder.config.clock_gettime && tsc_is_steady();
+  const trace::ClockPair first = clocks_now();
   prepare_barriers();
   const Config& config = recorder.config;
 
@@ -72,7 +73,7 @@ bool start() {
     name << config.folder;
   else
     name << "lockstep-traces/" << config.run_id;
-  make_folders(folder);
+  const int no_folder = make_folders(folder);
 
   trace::FileHeader header;
   describe_process(header, config, recorder.tsc);
@@ -84,6 +85,7 @@ bool start() {
     header.stacks_enabled = 1;
 
   const trace::Failure failure = trace::create(recorder.trace, folder, header, first, clocks_now, config.ring_bytes);
+  if (failure.what && no_folder) return fail("make the folder", no_folder, folder);
   if (failure.what) return fail(failure.what, failure.error, folder);
   if (!start_threads()) return fail("get a thread key", ENOMEM, folder);
   find_driver();

@@ -15,6 +15,8 @@ struct Setting {
 
 inline constexpr Setting kSettings[] = {
     {"LOCKSTEP", "1", "0 makes the preloaded library inert"},
+    {"LOCKSTEP_CLOCK", "tsc", "monotonic takes time stamps by clock_gettime, as is done anyway where the processor's counter is not "
+                              "steady"},
     {"LOCKSTEP_DIR", "./lockstep-traces/<run>", "folder for the trace files of all processes of a run"},
     {"LOCKSTEP_DIGEST", "0",
      "1 records digests of the inputs and outputs of collectives in memory that the host can read; or names, such as "

@@ -10,6 +10,10 @@
 // A training loop reaches the same call along many paths, so 64 paths of about 20 frames are taken in turn. They differ
 // only far from the call: a tracer that looked at the top of the stack alone would be fast here and wrong. After the run
 // the trace is read and every stack is compared with the one that glibc's own unwinder saw on that path.
+//
+// Then what that is beside real work, on the host runtime: the part of a step of the demo's training that recording takes, and
+// a loop of all-reduces of 1 MiB with the shim and without it, in turn, as a ratio a pair. Of these the 95 % interval's upper
+// end counts, so that noise can fail the figure and never pass it.
 
 #include <dlfcn.h>
 #include <execinfo.h>
@@ -20,12 +24,14 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cmath>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "interpose/abi/nccl.h"
 #include "interpose/shim/clock.h"
@@ -42,7 +48,7 @@ constexpr uint64_t kCalls = 1000000;    // records of 128 bytes: within a ring o
 constexpr uint64_t kWarmUp = 20000;
 constexpr uint64_t kFirstCount = 1u << 20;  // counts tell the path; the fake gives small ones a meaning
 
-enum class What { timer, bare, floor, hooked, expect };
+enum class What { timer, bare, stamps, floor, hooked, expect };
 
 struct Bench {
   ncclComm_t comm = nullptr;
@@ -53,6 +59,7 @@ struct Bench {
   std::vector<std::vector<void*>> expected{kPaths};
   double ticks_per_ns = 1;
   bool stacks = true;
+  bool tsc = true;
 } state;
 
 inline uint64_t ticks() {
@@ -98,6 +105,13 @@ __attribute__((noinline)) uint64_t leaf(uint64_t path, What what) {
     case What::timer: after = ticks(); break;
     case What::bare:
       state.bare(buffer, buffer, count, ncclFloat32, ncclSum, state.comm, nullptr);
+      after = ticks();
+      break;
+    case What::stamps:  // what the two time stamps of a call cost by themselves
+      for (int i = 0; i < 2; i++) {
+        const uint64_t stamp = shim::stamp_now(state.tsc);
+        asm volatile("" : : "r"(stamp));
+      }
       after = ticks();
       break;
     case What::floor:
@@ -170,7 +184,7 @@ void prepare(const std::string& folder) {
 }
 
 struct Samples {
-  std::vector<double> timer, bare, floor, hooked;
+  std::vector<double> timer, bare, stamps, floor, hooked;
 };
 
 Samples measure() {
@@ -180,7 +194,9 @@ Samples measure() {
     const uint64_t path = (i * 37 + i / kPaths) % kPaths;
     const double timer = nanoseconds_of(path, What::timer), bare = nanoseconds_of(path, What::bare);
     const double floor = nanoseconds_of(path, What::floor), hooked = nanoseconds_of(path, What::hooked);
+    const double stamps = nanoseconds_of(path, What::stamps);
     if (i < kWarmUp) continue;
+    samples.stamps.push_back(stamps);
     samples.timer.push_back(timer);
     samples.bare.push_back(bare);
     samples.floor.push_back(floor);
@@ -218,20 +234,33 @@ uint64_t wrong_stacks(const std::string& folder, double& depth) {
   return kCalls;
 }
 
+// For the process that started this one.
+std::string result_file(const std::string& folder) { return folder + ".result"; }
+void keep_result(const std::string& folder, double value) {
+  if (FILE* file = std::fopen(result_file(folder).c_str(), "w")) {
+    std::fprintf(file, "%f\n", value);
+    std::fclose(file);
+  }
+}
+
 double p50(const std::vector<double>& values) { return bench::quantile(values, 0.5); }
 
 int report(const Samples& samples, const std::string& folder) {
   bench::Figures figures;
   const double timer = p50(samples.timer);
   const double floor = p50(samples.floor) - timer, hooked = p50(samples.hooked) - timer, bare = p50(samples.bare) - timer;
-  if (const char* states = getenv("LOCKSTEP_BENCH_STATES")) {
-    figures.tell(*states == '1' ? "shim.with_states.call.p50" : "shim.without_states.call.p50", hooked, "ns");
+  const std::string name = getenv("LOCKSTEP_BENCH_NAME");
+  if (getenv("LOCKSTEP_BENCH_STATES")) {
+    figures.tell("shim." + name + ".call.p50", hooked, "ns");
+    keep_result(folder, hooked - bare);
     return figures.exit_status();
   }
   if (!state.stacks) {
-    figures.tell("shim.record_only.floor.p50", floor, "ns");
-    figures.tell("shim.record_only.call.p50", hooked, "ns");
-    figures.at_most("shim.record_only.call_over_floor.p50", hooked / floor, 1.5, "x");
+    figures.tell("shim." + name + ".floor.p50", floor, "ns");
+    figures.tell("shim." + name + ".two_stamps.p50", p50(samples.stamps) - timer, "ns");
+    figures.tell("shim." + name + ".call.p50", hooked, "ns");
+    figures.tell("shim." + name + ".added_over_floor.p50", (hooked - bare) / floor, "x");
+    figures.at_most("shim." + name + ".call_over_floor.p50", hooked / floor, state.tsc ? 1.5 : 3, "x");
     return figures.exit_status();
   }
   double depth = 0;
@@ -249,9 +278,103 @@ int report(const Samples& samples, const std::string& folder) {
   return figures.exit_status();
 }
 
+// Runs a program with the shim, or without; gives back what it printed on stdout.
+std::string output_of(const std::vector<std::string>& arguments, const std::string& traces) {
+  int ends[2];
+  if (pipe(ends) != 0) return "";
+  const pid_t child = fork();
+  if (child == 0) {
+    dup2(ends[1], 1);
+    close(ends[0]);
+    for (const char* name : {"LOCKSTEP", "LOCKSTEP_MODE", "LOCKSTEP_CLOCK", "LOCKSTEP_STACKS", "LOCKSTEP_STATES"}) unsetenv(name);
+    if (!traces.empty()) setenv("LD_PRELOAD", SHIM_LIBRARY, 1), setenv("LOCKSTEP_DIR", traces.c_str(), 1);
+    std::vector<char*> argv;
+    for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
+    argv.push_back(nullptr);
+    execv(argv[0], argv.data());
+    _exit(127);
+  }
+  close(ends[1]);
+  std::string out;
+  char buffer[4096];
+  for (ssize_t n; (n = read(ends[0], buffer, sizeof buffer)) > 0;) out.append(buffer, static_cast<size_t>(n));
+  close(ends[0]);
+  int status = 0;
+  waitpid(child, &status, 0);
+  return WIFEXITED(status) && WEXITSTATUS(status) == 0 ? out : "";
+}
+
+#ifdef DEMO_PROGRAM
+// Of all ranks of a run of the demo: records a step, and the median time from one step's mark to the next.
+int report_share(double added_ns) {
+  char folder[] = "/tmp/lockstep-bench-XXXXXX";
+  if (!mkdtemp(folder)) return 2;
+  bench::Figures figures;
+  if (output_of({DEMO_PROGRAM, "--drop-last"}, folder).empty()) return 2;
+  std::vector<double> steps;
+  size_t records = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    if (entry.path().extension() != trace::kFileSuffix) continue;
+    const Result<trace::TraceFile> file = trace::read_trace(entry.path());
+    if (!file) return 2;
+    records += file->calls.size() + file->host_calls.size() + file->marks.size();
+    int64_t before = 0;
+    for (const trace::MarkEvent& mark : file->marks) {
+      if (mark.kind != trace::kMarkStep) continue;
+      if (before) steps.push_back(static_cast<double>(mark.when.mono_ns - before));
+      before = mark.when.mono_ns;
+    }
+  }
+  std::filesystem::remove_all(folder);
+  if (steps.empty()) return 2;
+  const double a_step = static_cast<double>(records) / static_cast<double>(steps.size());
+  figures.tell("shim.demo.records_a_step", a_step, "");
+  figures.tell("shim.demo.step.p50", p50(steps) / 1000, "us");
+  figures.tell("shim.demo.added_a_record", added_ns, "ns");
+  figures.at_most("shim.demo.share_of_a_step", 100 * added_ns * a_step / p50(steps), 0.5, "%");
+  return figures.exit_status();
+}
+
+int report_loop() {
+  constexpr int kPairs = 24;
+  char folder[] = "/tmp/lockstep-bench-XXXXXX";
+  if (!mkdtemp(folder)) return 2;
+  bench::Figures figures;
+  std::vector<double> slower, plain_times;
+  for (int pair = 0; pair < kPairs; pair++) {
+    double time[2] = {};
+    for (int i = 0; i < 2; i++) {
+      const bool traced = (pair + i) % 2;  // each goes first in half of the pairs
+      const std::string out = output_of({LOOP_PROGRAM}, traced ? folder : "");
+      time[traced] = std::strtod(out.c_str(), nullptr);
+      if (time[traced] <= 0) return 2;
+    }
+    plain_times.push_back(time[0]);
+    slower.push_back(100 * (time[1] / time[0] - 1));
+  }
+  std::filesystem::remove_all(folder);
+  double mean = 0, square = 0;
+  for (const double value : slower) mean += value / kPairs;
+  for (const double value : slower) square += (value - mean) * (value - mean) / (kPairs - 1);
+  constexpr double kStudent = 2.069;  // two-sided 95 %, 23 degrees of freedom
+  figures.tell("shim.loop_1MiB.without_shim.p50", p50(plain_times) / 1000, "us");
+  figures.tell("shim.loop_1MiB.slower.mean", mean, "%");
+  figures.tell("shim.loop_1MiB.slower.p50", p50(slower), "%");
+  figures.at_most("shim.loop_1MiB.slower.upper95", mean + kStudent * std::sqrt(square / kPairs), 3, "%");
+  return figures.exit_status();
+}
+#endif
+
+// One measurement: what is on, and what it is called.
+struct Mode {
+  const char* name;
+  const char* stacks;
+  const char* states = nullptr;  // with a CUDA driver in the process that does nothing: watched ("1") or not ("0")
+  const char* clock = "tsc";
+};
+
 // The measuring process has the shim from its first instruction, so this one starts it.
-// states: with a CUDA driver that does nothing in the process, watched ("1") or not ("0"): what the shim itself adds.
-int start_traced(char* self, const char* stacks, const char* states = nullptr) {
+int start_traced(char* self, const Mode& mode, double* added = nullptr) {
   char folder[] = "/tmp/lockstep-bench-XXXXXX";
   if (!mkdtemp(folder)) return 2;
   const pid_t child = fork();
@@ -259,15 +382,22 @@ int start_traced(char* self, const char* stacks, const char* states = nullptr) {
     setenv("LD_PRELOAD", SHIM_LIBRARY, 1);
     setenv("LOCKSTEP_DIR", folder, 1);
     setenv("LOCKSTEP_BENCH_FOLDER", folder, 1);
-    setenv("LOCKSTEP_STACKS", stacks, 1);
+    setenv("LOCKSTEP_BENCH_NAME", mode.name, 1);
+    setenv("LOCKSTEP_STACKS", mode.stacks, 1);
+    setenv("LOCKSTEP_CLOCK", mode.clock, 1);
     setenv("LOCKSTEP_RING_MB", "160", 1);
-    if (states) setenv("LOCKSTEP_BENCH_STATES", states, 1), setenv("LOCKSTEP_STATES", states, 1);
+    if (mode.states) setenv("LOCKSTEP_BENCH_STATES", mode.states, 1), setenv("LOCKSTEP_STATES", mode.states, 1);
     for (const char* name : {"LOCKSTEP", "LOCKSTEP_MODE", "LOCKSTEP_HANG_SECONDS"}) unsetenv(name);
     execl("/proc/self/exe", self, static_cast<char*>(nullptr));
     _exit(2);
   }
   int status = 0;
   waitpid(child, &status, 0);
+  if (FILE* file = added ? std::fopen(result_file(folder).c_str(), "r") : nullptr) {
+    if (std::fscanf(file, "%lf", added) != 1) status = 2 << 8;
+    std::fclose(file);
+  }
+  std::filesystem::remove(result_file(folder));
   std::filesystem::remove_all(folder);
   return WIFEXITED(status) ? WEXITSTATUS(status) : 2;
 }
@@ -277,11 +407,27 @@ int start_traced(char* self, const char* stacks, const char* states = nullptr) {
 int main(int, char** argv) {
   if (const char* folder = getenv("LOCKSTEP_BENCH_FOLDER")) {
     state.stacks = std::string(getenv("LOCKSTEP_STACKS")) == "1";
+    state.tsc = std::string(getenv("LOCKSTEP_CLOCK")) == "tsc" && shim::tsc_is_steady();
     prepare(folder);
     return report(measure(), folder);
   }
-  const int with_stacks = start_traced(argv[0], "1");
-  const int record_only = start_traced(argv[0], "0");
-  const int unwatched = start_traced(argv[0], "0", "0"), watched = start_traced(argv[0], "0", "1");
-  return std::max({with_stacks, record_only, unwatched, watched});
+  double added = 0;  // with everything that is on by default
+  int worst = 0;
+  const auto note = [&](int status) {
+    worst = std::max(worst, status);
+    std::fflush(stdout);
+  };
+  note(start_traced(argv[0], {"call", "1"}));
+  note(start_traced(argv[0], {"record_only", "0"}));
+  note(start_traced(argv[0], {"record_only_clock_gettime", "0", nullptr, "monotonic"}));
+  note(start_traced(argv[0], {"without_states", "0", "0"}));
+  note(start_traced(argv[0], {"with_states", "0", "1"}));
+  note(start_traced(argv[0], {"all_on", "1", "1"}, &added));
+#ifdef DEMO_PROGRAM
+  note(report_share(added));
+  note(report_loop());
+#else
+  std::puts("shim.demo, shim.loop_1MiB: skipped, this build has no host runtime");
+#endif
+  return worst;
 }
