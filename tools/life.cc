@@ -45,6 +45,7 @@ Life life_of(const Process& process) {
   const TraceFile& file = process.file;
   Life life;
   life.seen = last_sign(file);
+  life.tells_exit = file.header.version_major >= 2;
   const Time told = file.exit_time.wall_ns ? file.exit_time : file.supervisor_time;
   if (file.supervisor == SupervisorState::signalled) {
     set_end(life, End::signal, file.supervisor_code, told);
@@ -132,8 +133,9 @@ std::string end_in_words(const Life& life) {
     case End::signal:
       return fmt::format("was ended by signal {} ({})", life.code, signal_name(life.code));
     case End::vanished:
-      return life.guessed ? "fell silent while the others went on"
-                          : "is gone without a word: killed (SIGKILL, out of memory), its node, or it called _exit";
+      if (life.guessed) return "fell silent while the others went on";
+      return life.tells_exit ? "is gone without a word: killed (SIGKILL, out of memory), or its node"
+                             : "is gone without a word: killed (SIGKILL, out of memory), its node, or it called _exit";
   }
   return "";
 }

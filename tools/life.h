@@ -36,6 +36,7 @@ struct Life {
   trace::Time seen;         // last sign of life, on the process's own clocks
   bool guessed = false;     // the end is inferred from a heartbeat that stopped
   bool time_known = false;  // `when` comes from a record, not from the last heartbeat
+  bool tells_exit = true;   // an end by _exit would be on record: shims note it since format 2
 };
 
 std::vector<Life> lives_of(const Run& run);  // by index into Run::processes
