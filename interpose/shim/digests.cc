@@ -11,6 +11,7 @@
 #include "interpose/shim/clock.h"
 #include "interpose/shim/comms.h"
 #include "interpose/shim/driver.h"
+#include "interpose/shim/memory.h"
 #include "interpose/shim/recorder.h"
 #include "interpose/trace/digest.h"
 
@@ -68,20 +69,27 @@ void take_digest(void* with) {
   item.taken.store(0, std::memory_order_release);
 }
 
-bool host_can_read(uint64_t address) {
+// The kernel's word: a GPU's memory is in our address space but not ours to read, unless machine or runtime made it so.
+bool is_mapped(uint64_t address, uint64_t bytes) {
+  uint8_t byte;
+  return copy_own_memory(address, &byte, 1) == 1 && copy_own_memory(address + bytes - 1, &byte, 1) == 1;
+}
+
+bool host_can_read(uint64_t address, uint64_t bytes) {
   if (!driver->pointer_attribute) return false;
   constexpr int kMemoryType = 2, kIsManaged = 8;  // CU_POINTER_ATTRIBUTE_*
   constexpr unsigned kDevice = 2;
   unsigned type = 0, managed = 0;
   if (driver->pointer_attribute(&type, kMemoryType, address) != kCudaSuccess) return true;  // CUDA does not know it: malloc
   if (type != kDevice) return true;
-  return driver->pointer_attribute(&managed, kIsManaged, address) == kCudaSuccess && managed != 0;
+  if (driver->pointer_attribute(&managed, kIsManaged, address) == kCudaSuccess && managed != 0) return true;
+  return is_mapped(address, bytes);
 }
 
 void put_into_stream(const DigestJob& job, bool output) {
   const uint64_t address = output ? job.output : job.input, bytes = output ? job.output_bytes : job.input_bytes;
   if (address == 0 || bytes == 0) return;
-  if (bytes > recorder.config.digest_bytes || !driver->launch_host || !host_can_read(address)) return count_dropped();
+  if (bytes > recorder.config.digest_bytes || !driver->launch_host || !host_can_read(address, bytes)) return count_dropped();
   Item* item = take_item();
   if (!item) return count_dropped();
   item->output = output;

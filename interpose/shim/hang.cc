@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "interpose/abi/functions.h"
+#include "interpose/abi/host_functions.h"
 #include "interpose/shim/clock.h"
 #include "interpose/shim/comms.h"
 #include "interpose/shim/proc.h"
@@ -30,6 +31,7 @@ constexpr unsigned kTicksForSupervisor = 4;
 struct Watch {  // the helper thread's own
   uint32_t epoch;
   uint64_t reported_event;    // open call last asked about, plus one
+  uint64_t reported_wait;     // host wait, the same
   uint64_t quiet_stamp;       // last_call_stamp of the silence last asked about
   int64_t served_wall_ns;     // of the request last served
   int64_t snapshot_wall_ns;   // when the last snapshot was taken
@@ -47,7 +49,7 @@ struct Request {
 struct OpenCall {
   uint64_t event = 0;  // plus one; 0 = none
   uint64_t stamp = 0;
-  uint32_t tid = 0;
+  const trace::ThreadSlot* slot = nullptr;
 };
 
 const char kIntroduction[] = "lockstep-snapshot 1 ";
@@ -85,14 +87,15 @@ int64_t milliseconds_since(uint64_t stamp) {
   return static_cast<int64_t>(static_cast<double>(last.stamp - stamp) * ns_per_tick / 1e6);
 }
 
-OpenCall oldest_open_call() {
+// Of all threads, the one that has been in it for longest.
+OpenCall oldest(std::atomic<uint64_t> trace::ThreadSlot::* open, std::atomic<uint64_t> trace::ThreadSlot::* since) {
   OpenCall oldest;
   for (unsigned i = 0; i < trace::kThreadSlots; i++) {
     const trace::ThreadSlot& slot = recorder.trace.threads[i];
     if (slot.tid.load(std::memory_order_relaxed) == 0) continue;
-    const uint64_t event = slot.open_call.load(std::memory_order_acquire);
-    const uint64_t stamp = slot.open_stamp.load(std::memory_order_relaxed);
-    if (event && (!oldest.event || stamp < oldest.stamp)) oldest = {event, stamp, slot.tid.load(std::memory_order_relaxed)};
+    const uint64_t event = (slot.*open).load(std::memory_order_acquire);
+    const uint64_t stamp = (slot.*since).load(std::memory_order_relaxed);
+    if (event && (!oldest.event || stamp < oldest.stamp)) oldest = {event, stamp, &slot};
   }
   return oldest;
 }
@@ -120,6 +123,39 @@ void describe(TextBuilder& out, uint64_t event) {
   if (info->kind == abi::FunctionKind::collective && record.begin.seq != UINT64_MAX) out << " #" << record.begin.seq;
   if (info->kind == abi::FunctionKind::p2p) out << (record.fn == static_cast<uint16_t>(abi::Fn::Send) ? " to " : " from ") << record.begin.peer;
   put_comm_name(out, record.begin.comm);
+}
+
+bool takes_stream(const abi::HostFunction& function) { return strstr(function.symbol, "StreamSynchronize") != nullptr; }
+
+// The newest operation on this stream, as far as one communicator's last operation was there.
+void put_last_operation(TextBuilder& out, uint64_t stream) {
+  const trace::CommSlot* found = nullptr;
+  uint64_t newest = 0;
+  const trace::CallSummary* last = nullptr;
+  for (unsigned i = 0; i < trace::kCommSlots; i++) {
+    const trace::CommSlot& slot = recorder.trace.comms[i];
+    const uint64_t count = slot.recent_next.load(std::memory_order_relaxed);
+    if (!slot.serial.load(std::memory_order_acquire) || !count) continue;
+    if (slot.last_stream.load(std::memory_order_relaxed) != stream) continue;
+    const trace::CallSummary& call = slot.recent[(count - 1) % trace::kRecentCalls];
+    const uint64_t event = call.event.load(std::memory_order_acquire);
+    if ((event & trace::kBusy) || event <= newest) continue;
+    newest = event;
+    found = &slot;
+    last = &call;
+  }
+  const abi::FunctionInfo* info = found ? abi::find_function(last->fn) : nullptr;
+  if (!info) return;
+  out << " behind " << info->name;
+  if (info->kind == abi::FunctionKind::collective && last->seq != UINT64_MAX) out << " #" << last->seq;
+  put_comm_name(out, found->serial.load(std::memory_order_relaxed));
+}
+
+// "cudaStreamSynchronize behind AllReduce #17 on comm-1a2b3c4d".
+void describe_wait(TextBuilder& out, const trace::ThreadSlot& slot) {
+  const abi::HostFunction* function = abi::find_host_function(static_cast<uint16_t>(slot.wait_fn));
+  out << (function ? function->name : "a host wait");
+  if (function && takes_stream(*function)) put_last_operation(out, slot.wait_object);
 }
 
 void put_rank(TextBuilder& out) {
@@ -157,7 +193,16 @@ bool covered(const Request& request, int64_t hung_for_ms) {
   return request.wall_ns > 0 && request.wall_ns >= nanoseconds(CLOCK_REALTIME) - hung_for_ms * 1000000;
 }
 
-void look_at_open_call(const OpenCall& call, const Request& request) {
+void say_and_ask(const char* words, int64_t ms) {
+  Text<500> line;
+  put_rank(line);
+  line << " has been in " << words << " for ";
+  put_seconds(line, ms);
+  report(line.text());
+  if (!covered(read_request(), ms)) make_request('r', words);
+}
+
+void look_at_open_call(const OpenCall& call) {
   if (call.event == watch.reported_event) return;
   const int64_t ms = milliseconds_since(call.stamp);
   if (ms < recorder.config.hang_ms) return;
@@ -165,21 +210,27 @@ void look_at_open_call(const OpenCall& call, const Request& request) {
   Text<300> words;
   describe(words, call.event);
   if (words.size() == 0) words << "a call";
-  Text<500> line;
-  put_rank(line);
-  line << " has been in " << words.text() << " for ";
-  put_seconds(line, ms);
-  report(line.text());
-  if (!covered(request, ms)) make_request('r', words.text());
+  say_and_ask(words.text(), ms);
 }
 
-void look_for_silence(const Request& request) {
+// A hang in a stream shows in whoever waits for the stream.
+void look_at_open_wait(const OpenCall& wait) {
+  if (wait.event == watch.reported_wait || living_comms.load(std::memory_order_relaxed) == 0) return;
+  const int64_t ms = milliseconds_since(wait.stamp);
+  if (ms < recorder.config.hang_ms) return;
+  watch.reported_wait = wait.event;
+  Text<300> words;
+  describe_wait(words, *wait.slot);
+  say_and_ask(words.text(), ms);
+}
+
+void look_for_silence() {
   const uint64_t last = recorder.trace.status->last_call_stamp.load(std::memory_order_relaxed);
   if (last == watch.quiet_stamp || living_comms.load(std::memory_order_relaxed) == 0) return;
   const int64_t ms = milliseconds_since(last);
   if (ms < recorder.config.hang_ms) return;
   watch.quiet_stamp = last;
-  if (!covered(request, ms)) make_request('q', "is quiet");
+  if (!covered(read_request(), ms)) make_request('q', "is quiet");
 }
 
 bool supervised() {
@@ -215,12 +266,13 @@ void watch_for_hangs() {
     watch = {};
     watch.epoch = epoch;
   }
-  const Request request = read_request();
-  const OpenCall call = oldest_open_call();
+  const OpenCall call = oldest(&trace::ThreadSlot::open_call, &trace::ThreadSlot::open_stamp);
+  const OpenCall wait = oldest(&trace::ThreadSlot::open_wait, &trace::ThreadSlot::wait_stamp);
+  if (wait.event) look_at_open_wait(wait);
   if (call.event)
-    look_at_open_call(call, request);
+    look_at_open_call(call);
   else
-    look_for_silence(request);
+    look_for_silence();
   serve(read_request());
 }
 

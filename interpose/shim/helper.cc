@@ -109,6 +109,7 @@ void start_helper() {
   const int error = pthread_create(&thread, &attributes, help, nullptr);
   pthread_attr_destroy(&attributes);
   pthread_sigmask(SIG_SETMASK, &old, nullptr);
+  recorder.trace.helped.store(error == 0, std::memory_order_relaxed);
   if (error != 0) report("no helper thread could be started: this trace has no heartbeat and takes no snapshots");
 }
 

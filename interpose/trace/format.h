@@ -167,7 +167,7 @@ struct Status {
   std::atomic<uint64_t> ring_next;         // any: next sequence number to hand out
   std::atomic<uint64_t> ring_slots;        // process: slots in use for wrapping; shrinks for good when the disk is full
   std::atomic<uint64_t> ring_allocated;    // process: slots backed by disk; grows up to ring_slots
-  std::atomic<uint64_t> events_dropped;    // process: full mode: events that found no room
+  std::atomic<uint64_t> events_dropped;    // process: events that found no room: the disk full (full mode), or too slow
   std::atomic<uint64_t> arena_next;        // any: next byte to hand out, from the start of the arena
   std::atomic<uint64_t> arena_allocated;   // any: bytes backed by disk
   std::atomic<uint64_t> arena_dropped;     // any: records that found no room

@@ -14,6 +14,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 namespace lockstep::trace {
@@ -54,6 +55,12 @@ void touch(void* at, uint64_t bytes) {
   for (uint64_t i = 0; i < bytes; i += kPage) static_cast<volatile uint8_t*>(at)[i] = 0;
 }
 
+int64_t now_ms() {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return now.tv_sec * 1000ll + now.tv_nsec / 1000000;
+}
+
 uint64_t ring_offset(const Trace& trace) { return trace.header->areas[kRingArea].offset; }
 
 // One more segment. Called with `growing` held. False when the disk is full: the ring is then as long as it will ever be.
@@ -62,7 +69,10 @@ bool add_segment(Trace& trace, bool touched) {
   const uint64_t have = status.ring_allocated.load(std::memory_order_relaxed);
   if (have >= status.ring_slots.load(std::memory_order_relaxed)) return true;
   const int saved = errno;
-  if (allocate(trace, ring_offset(trace) + have * sizeof(Record), kSegmentBytes) != 0) {
+  const int64_t before = now_ms();
+  const int error = allocate(trace, ring_offset(trace) + have * sizeof(Record), kSegmentBytes);
+  trace.slow.store(now_ms() - before >= kSlowMs, std::memory_order_relaxed);
+  if (error != 0) {
     status.ring_slots.store(have, std::memory_order_relaxed);
     errno = saved;
     return false;
@@ -73,9 +83,6 @@ bool add_segment(Trace& trace, bool touched) {
   return true;
 }
 
-void lock(std::atomic<uint32_t>& word) {
-  while (word.exchange(1, std::memory_order_acquire)) sched_yield();
-}
 bool try_lock(std::atomic<uint32_t>& word) { return word.exchange(1, std::memory_order_acquire) == 0; }
 void unlock(std::atomic<uint32_t>& word) { word.store(0, std::memory_order_release); }
 
@@ -193,9 +200,8 @@ Failure create(Trace& trace, const char* folder, const FileHeader& header, Clock
   void* owners = mmap(nullptr, trace.owner_count, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (owners == MAP_FAILED) return give_up(trace, unfinished, "get memory for a trace", errno);
   trace.owners = static_cast<std::atomic<uint8_t>*>(owners);
-  trace.nowhere = header.mode == TraceMode::full
-                      ? reinterpret_cast<Record*>(static_cast<uint8_t*>(owners) + trace.owner_count - kPage)
-                      : nullptr;
+  trace.nowhere = reinterpret_cast<Record*>(static_cast<uint8_t*>(owners) + trace.owner_count - kPage);
+  trace.full = header.mode == TraceMode::full;
   // Not into core dumps: they would say nothing new.
   madvise(base, layout.total_bytes, MADV_DONTDUMP);
   fill(trace, header, layout, first_clock);
@@ -241,8 +247,31 @@ void unmap(Trace& trace) {
   if (trace.header) give_up(trace, nullptr, nullptr, 0);
 }
 
+namespace {
+
+// A disk that keeps callers waiting is left to the helper thread, where there is one.
+bool is_slow(const Trace& trace) {
+  return trace.slow.load(std::memory_order_relaxed) && trace.helped.load(std::memory_order_relaxed);
+}
+
+// One more step; false when there is no more disk. Two may do this at once, even from two processes: allocating what is
+// allocated is no harm.
+bool grow_arena(Trace& trace, uint64_t have) {
+  const uint64_t more = trace.arena_bytes - have < kArenaStepBytes ? trace.arena_bytes - have : kArenaStepBytes;
+  const int saved = errno;
+  const int error = allocate(trace, trace.header->areas[kArenaArea].offset + have, more);
+  errno = saved;
+  if (error == 0) trace.status->arena_allocated.compare_exchange_strong(have, have + more, std::memory_order_acq_rel);
+  return error == 0;
+}
+
+}  // namespace
+
 void grow_ahead(Trace& trace, unsigned segments) {
   Status& status = *trace.status;
+  const uint64_t arena = status.arena_allocated.load(std::memory_order_acquire);
+  if (arena < trace.arena_bytes && status.arena_next.load(std::memory_order_relaxed) + kArenaStepBytes / 2 > arena)
+    grow_arena(trace, arena);
   if (!try_lock(trace.growing)) return;
   for (;;) {
     const uint64_t have = status.ring_allocated.load(std::memory_order_relaxed);
@@ -253,6 +282,41 @@ void grow_ahead(Trace& trace, unsigned segments) {
   unlock(trace.growing);
 }
 
+namespace {
+
+void ring_for_helper(Trace& trace) {
+  const int saved = errno;
+  trace.bell.fetch_add(1, std::memory_order_relaxed);
+  syscall(SYS_futex, &trace.bell, FUTEX_WAKE_PRIVATE, 1, nullptr, nullptr, 0);
+  errno = saved;
+}
+
+// The slot is not there yet. Extends the ring, or waits for whoever is at it; false when that takes too long.
+bool wait_for_disk(Trace& trace, uint64_t slot) {
+  Status& status = *trace.status;
+  const auto is_there = [&] { return slot < status.ring_allocated.load(std::memory_order_acquire); };
+  const bool helped = trace.helped.load(std::memory_order_relaxed);
+  const bool slow = is_slow(trace);
+  if (slow) ring_for_helper(trace);
+  if (!slow && try_lock(trace.growing)) {
+    if (!is_there()) add_segment(trace, false);
+    unlock(trace.growing);
+    return true;
+  }
+  if (slow) return is_there();
+  for (const int64_t start = now_ms(); trace.growing.load(std::memory_order_relaxed);) {
+    if (is_there()) return true;
+    if (helped && now_ms() - start >= kSlowMs) {
+      trace.slow.store(1, std::memory_order_relaxed);  // so that the next writers do not wait as well
+      return false;
+    }
+    sched_yield();
+  }
+  return true;
+}
+
+}  // namespace
+
 uint64_t make_room(Trace& trace, uint64_t sequence) {
   Status& status = *trace.status;
   for (;;) {
@@ -261,17 +325,10 @@ uint64_t make_room(Trace& trace, uint64_t sequence) {
     const uint64_t have = status.ring_allocated.load(std::memory_order_acquire);
     if (slot < have) {
       // The first slot of a segment, and more to come: time for the helper to make the one after next.
-      if (slot % kSegmentSlots == 0 && have < slots) {
-        const int saved = errno;
-        trace.bell.fetch_add(1, std::memory_order_relaxed);
-        syscall(SYS_futex, &trace.bell, FUTEX_WAKE_PRIVATE, 1, nullptr, nullptr, 0);
-        errno = saved;
-      }
+      if (slot % kSegmentSlots == 0 && have < slots) ring_for_helper(trace);
       return slot;
     }
-    lock(trace.growing);
-    if (slot >= status.ring_allocated.load(std::memory_order_relaxed)) add_segment(trace, false);
-    unlock(trace.growing);
+    if (!wait_for_disk(trace, slot)) return kNoBlock;
   }
 }
 
@@ -293,7 +350,7 @@ namespace {
 // The next numbers; false when the file is full and must not wrap.
 bool take_numbers(Trace& trace, uint64_t& first) {
   Status& status = *trace.status;
-  if (!trace.nowhere) {
+  if (!trace.full) {
     first = status.ring_next.fetch_add(kBlockSlots, std::memory_order_relaxed);
     return true;
   }
@@ -304,7 +361,7 @@ bool take_numbers(Trace& trace, uint64_t& first) {
   return true;
 }
 
-// All threads that find no room write to the same block, which nobody reads.
+// All threads that find no room write to the same block, which nobody reads. The numbers are lost with it.
 void write_nowhere(Trace& trace, Cursor& cursor, uint64_t first) {
   trace.status->events_dropped.fetch_add(kBlockSlots, std::memory_order_relaxed);
   cursor = {first, first + kBlockSlots, trace.nowhere, kNoBlock};
@@ -319,7 +376,7 @@ void take_block(Trace& trace, Cursor& cursor) {
     uint64_t first;
     if (!take_numbers(trace, first)) return write_nowhere(trace, cursor, first);
     const uint64_t slot = make_room(trace, first), block = slot / kBlockSlots;
-    if (trace.nowhere && slot != first) return write_nowhere(trace, cursor, first);  // the disk is full
+    if (slot == kNoBlock || (trace.full && slot != first)) return write_nowhere(trace, cursor, first);  // the disk is slow, or full
     if (trace.owners[block].exchange(1, std::memory_order_acquire) == 0) {
       // Newer records may be there: of somebody who came by while we slept on the way here.
       const uint64_t found = trace.ring[slot].commit.load(std::memory_order_relaxed) & ~kBusy;
@@ -344,16 +401,10 @@ ArenaHeader* arena_reserve(Trace& trace, ArenaKind kind, size_t size) {
       return nullptr;
     }
     if (at + bytes > have) {
-      // Two may do this at once, even from two processes: allocating what is allocated is no harm.
-      const uint64_t more = trace.arena_bytes - have < kArenaStepBytes ? trace.arena_bytes - have : kArenaStepBytes;
-      const int saved = errno;
-      const int error = allocate(trace, trace.header->areas[kArenaArea].offset + have, more);
-      errno = saved;
-      if (error != 0) {
+      if (is_slow(trace) || !grow_arena(trace, have)) {
         status.arena_dropped.fetch_add(1, std::memory_order_relaxed);
         return nullptr;
       }
-      status.arena_allocated.compare_exchange_strong(have, have + more, std::memory_order_acq_rel);
       continue;
     }
     if (status.arena_next.compare_exchange_weak(at, at + bytes, std::memory_order_relaxed)) break;

@@ -17,7 +17,9 @@
 //   body and check stored     the same                    torn
 //   commit = sequence + 1     nobody, until it is lapped  a record
 //
-// In full mode the ring does not wrap: what comes when it is full, or when the disk is, goes nowhere and is counted.
+// In full mode the ring does not wrap: what comes when it is full, or when the disk is, goes nowhere and is counted. In both
+// modes a writer that is ahead of a disk that does not answer waits for kSlowMs, once; then what it writes goes nowhere and
+// is counted, until the disk has answered.
 //
 // Disk. Everything that is written to was allocated by posix_fallocate first, so that a full disk is an error code here
 // and never a SIGBUS there. When the ring cannot grow, its length becomes what it has, for good, and it wraps earlier.
@@ -46,8 +48,11 @@ struct Trace {
   uint64_t device, inode;    // of the file: tells whether fd is still ours
   std::atomic<uint8_t>* owners;   // a byte a block of the ring: 1 = some thread writes there
   uint64_t owner_count;
-  Record* nowhere;                // full mode: a block that is never read, for what finds no room
-  std::atomic<uint32_t> growing;  // held, yielding, by whoever extends the ring
+  Record* nowhere;                // a block that is never read, for what finds no room
+  bool full;                      // full mode: never wraps
+  std::atomic<uint32_t> growing;  // held by whoever extends the ring
+  std::atomic<uint32_t> helped;   // 1 = a helper thread extends it ahead of need
+  std::atomic<uint32_t> slow;     // 1 = the last extension took kSlowMs or longer: left to the helper thread
   std::atomic<uint32_t> bell;     // rung for the helper when a writer enters a new segment
   char path[512];
 };
@@ -74,7 +79,8 @@ Failure create(Trace& trace, const char* folder, const FileHeader& header, Clock
 Failure attach(Trace& trace, const char* path);
 void unmap(Trace& trace);  // for supervisors and tests; a traced process keeps its mapping until it dies
 
-// Keeps `segments` of the ring allocated and touched beyond the newest record. Called by the helper thread.
+// Keeps `segments` of the ring allocated and touched beyond the newest record, and half a step of the arena. Called by the
+// helper thread.
 void grow_ahead(Trace& trace, unsigned segments);
 
 // Room for an arena record, nullptr when there is none. Size is that of the body.
@@ -107,7 +113,9 @@ inline constexpr uint64_t kNoBlock = UINT64_MAX;
 
 void take_block(Trace& trace, Cursor& cursor);  // the slow path of reserve: gives the old block back
 void give_block_back(Trace& trace, Cursor& cursor);
-uint64_t make_room(Trace& trace, uint64_t sequence);  // disk and memory for the block that begins there; returns its slot
+// Disk and memory for the block that begins there; returns its slot, kNoBlock when the disk is too slow to wait for.
+uint64_t make_room(Trace& trace, uint64_t sequence);
+inline constexpr int64_t kSlowMs = 500;
 
 inline uint64_t slot_of(uint64_t sequence, uint64_t slots) {
   return (slots & (slots - 1)) == 0 ? sequence & (slots - 1) : sequence % slots;

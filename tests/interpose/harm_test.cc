@@ -17,7 +17,8 @@ using trace::Call;
 using trace::TempFolder;
 using trace::TraceFile;
 
-const std::string kClient = SHIM_CLIENT, kShim = SHIM_LIBRARY, kPlugin = SHIM_PLUGIN, kOther = OTHER_PRELOAD;
+const std::string kClient = SHIM_CLIENT, kShim = SHIM_LIBRARY, kPlugin = SHIM_PLUGIN, kOther = OTHER_PRELOAD,
+                  kSlowDisk = SLOW_DISK;
 
 class NoHarm : public testing::Test {
  protected:
@@ -87,6 +88,51 @@ TEST_F(NoHarm, ASmallFileSystemInMemory) {
   EXPECT_GT(file->overwritten, 0u);
   EXPECT_EQ(file->torn, 0u);
 }
+
+// A file system that nobody may write to, not even root.
+TEST_F(NoHarm, AReadOnlyPlace) {
+  const std::string place = folder_.path() + "/frozen";
+  const std::string mount = "mkdir -p " + place + " && mount -t tmpfs -o size=4m,ro none " + place;
+  if (!run({"/usr/bin/unshare", "-m", "/bin/sh", "-c", mount}, {}).exited_with(0))
+    GTEST_SKIP() << "this machine lets nobody mount a file system";
+  const Outcome outcome = run({"/usr/bin/unshare", "-m", "/bin/sh", "-c",
+                               mount + " && LOCKSTEP_DIR=" + place + "/traces LD_PRELOAD=" + kShim + " exec " + kClient + " results"},
+                              {}, 60);
+  const Outcome plain = run({kClient, "results"}, {});
+  EXPECT_EQ(outcome.status, plain.status);
+  EXPECT_EQ(outcome.out, plain.out);
+  EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
+  EXPECT_NE(outcome.err.find("Read-only file system"), std::string::npos) << outcome.err;
+}
+
+// Extending the file takes three seconds, each time. The calls outrun the helper thread; what they write then is counted as
+// dropped, and what stands outside of the ring goes on.
+TEST_F(NoHarm, ADiskThatIsSlow) {
+  const Outcome outcome = compare({kClient, "burst-slow", "12288"},
+                                  {{"LD_PRELOAD", kShim + " " + kSlowDisk}, {"SLOW_DISK_MS", "3000"}});
+  EXPECT_EQ(outcome.err, "");
+  EXPECT_EQ(outcome.out, "12288 0\n");
+  const std::vector<TraceFile> files = read_all();
+  ASSERT_EQ(files.size(), 1u);
+  EXPECT_EQ(files[0].comms.at(0).coll_called, 12288u);
+  EXPECT_EQ(files[0].torn, 0u);
+  EXPECT_GT(files[0].dropped, 0u) << "nothing was tested";
+  EXPECT_LE(files[0].calls.size() + files[0].dropped, 12288u + 2 + trace::kBlockSlots);
+}
+
+TEST_F(NoHarm, AThousandCommunicators) { compare({kClient, "communicators", "1000"}); }
+
+TEST_F(NoHarm, ExceptionsAboveAHookedCall) { compare({kClient, "exceptions"}); }
+
+TEST_F(NoHarm, EveryEndOfAProcess) {
+  for (const char* end : {"exit", "underscore-exit", "Exit", "quick-exit", "exit-inside"}) compare({kClient, end, "7"});
+}
+
+TEST_F(NoHarm, WithoutLibunwind) {
+  trace::spill(folder_.path() + "/libunwind.so.8", "not a library");
+  EXPECT_EQ(compare({kClient, "results"}, {{"LD_LIBRARY_PATH", folder_.path()}}).err, "");
+}
+
 
 TEST_F(NoHarm, AFolderThatIsRemovedMeanwhile) {
   const Outcome outcome = compare({kClient, "remove-folder"});

@@ -159,6 +159,14 @@ int main(int argc, char** argv) {
     fprintf(stderr, "ready\n");
     cudaEventSynchronize(event);
   }
+  if (what == "stuck stream") {  // the same, waited for by its stream
+    ncclComm_t comm = init();
+    for (int i = 0; i < 3; i++) all_reduce(comm);
+    void* event = nullptr;  // this CUDA waits for events alone
+    cudaEventCreate(&event);
+    cudaEventRecord(event, stream);
+    cudaStreamSynchronize(stream);
+  }
   if (what == "states") states(argv[2], argv[3]);
   if (what == "cut off") cut_off(argv[2]);
   if (what == "capture") capture();

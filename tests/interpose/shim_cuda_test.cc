@@ -111,6 +111,21 @@ TEST_F(ShimCuda, AWaitThatDoesNotReturnIsOnRecord) {
   EXPECT_GT(main->wait_since.mono_ns, 0);
 }
 
+// The host is in CUDA, not in NCCL: one line says so, once, with the operation it waits behind, and a snapshot is asked for.
+TEST_F(ShimCuda, AWaitThatDoesNotReturnIsSaidOnce) {
+  Process process({kClient, "stuck stream"}, environment({{"LOCKSTEP_STATES", "0"}, {"LOCKSTEP_HANG_SECONDS", "0.4"}}));
+  ASSERT_TRUE(process.wait_for(" s\n", 20)) << process.outcome().err;
+  EXPECT_NE(process.outcome().err.find("has been in cudaStreamSynchronize behind AllReduce #2 on comm-"), std::string::npos)
+      << process.outcome().err;
+  EXPECT_TRUE(becomes([](const TraceFile& file) { return !file.snapshots.empty(); }));
+  EXPECT_EQ(only_trace().snapshots.front().why, 'r');
+  usleep(1000000);  // more than two thresholds
+  kill(process.pid(), SIGKILL);
+  process.finish(10);
+  const std::string& err = process.outcome().err;
+  EXPECT_EQ(std::count(err.begin(), err.end(), '\n'), 1) << err;
+}
+
 // --- states ------------------------------------------------------------------------------------------------------------------
 
 using Count = std::optional<uint64_t>;

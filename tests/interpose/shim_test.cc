@@ -197,7 +197,10 @@ TEST_F(Shim, TenThousandThreadsComeAndGo) {
 #ifdef __SANITIZE_THREAD__
   extra["LOCKSTEP_STACKS"] = "0";  // its runtime does not survive libunwind's thread-exit hook; see docs/shim.md
 #endif
-  ASSERT_TRUE(client({"threads", "10000"}, extra, 60).exited_with(0));
+  const Outcome outcome = client({"threads", "10000"}, extra, 60);
+  ASSERT_TRUE(outcome.exited_with(0));
+  EXPECT_EQ(outcome.out, "10000 threads\n");
+  EXPECT_EQ(outcome.err, "");
   const TraceFile file = only_trace();
   EXPECT_EQ(of(file, Fn::AllReduce).size(), 10000u);
   std::set<uint64_t> numbers;

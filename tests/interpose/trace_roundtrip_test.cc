@@ -18,6 +18,22 @@ namespace {
 
 class TraceRoundtrip : public TraceFixture {};
 
+// While it lives the disk has room for so many segments of the ring. A file size limit stands for a full disk: both make
+// posix_fallocate fail, and the limit must not raise SIGXFSZ either.
+class DiskForSegments {
+ public:
+  DiskForSegments(const Trace& trace, uint64_t segments) {
+    EXPECT_EQ(getrlimit(RLIMIT_FSIZE, &old_), 0);
+    struct rlimit limit = old_;
+    limit.rlim_cur = trace.header->areas[kRingArea].offset + segments * kSegmentBytes + 100;
+    EXPECT_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
+  }
+  ~DiskForSegments() { EXPECT_EQ(setrlimit(RLIMIT_FSIZE, &old_), 0); }
+
+ private:
+  struct rlimit old_ = {};
+};
+
 TEST_F(TraceRoundtrip, CallsComeBackEqual) {
   open();
   const StackRef ref = stack({0x111, 0x222, 0x333});
@@ -117,17 +133,13 @@ TEST_F(TraceRoundtrip, ThreadsWriteSideBySide) {
   EXPECT_EQ(file.torn, 0u);
 }
 
-// A file size limit stands for a full disk: both make posix_fallocate fail, and the limit must not raise SIGXFSZ either.
 TEST_F(TraceRoundtrip, AFullDiskShortensTheRingForGood) {
   open(16 * kSegmentBytes);
-  struct rlimit old, limit;
-  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &old), 0);
-  limit = old;
-  limit.rlim_cur = trace_.header->areas[kRingArea].offset + 2 * kSegmentBytes + 100;
-  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
   constexpr uint64_t kSlots = 2 * kSegmentBytes / sizeof(Record);
-  for (uint64_t i = 0; i < kSlots + 5; i++) begin(i);
-  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &old), 0);
+  {
+    const DiskForSegments small(trace_, 2);
+    for (uint64_t i = 0; i < kSlots + 5; i++) begin(i);
+  }
   EXPECT_EQ(trace_.status->ring_slots.load(), kSlots);
   const TraceFile file = read();
   EXPECT_EQ(file.overwritten, kBlockSlots);  // numbers are handed out in blocks
@@ -559,14 +571,11 @@ TEST_F(TraceFixture, InFullModeAFullDiskDropsWhatComes) {
   FileHeader header = test_header();
   header.mode = TraceMode::full;
   ASSERT_EQ(create(trace_, folder_.path().c_str(), header, clocks_now(), clocks_now, 16 * kSegmentBytes).what, nullptr);
-  struct rlimit old, limit;
-  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &old), 0);
-  limit = old;
-  limit.rlim_cur = trace_.header->areas[kRingArea].offset + 2 * kSegmentBytes + 100;
-  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
   constexpr uint64_t kSlots = 2 * kSegmentBytes / sizeof(Record);
-  for (uint64_t i = 0; i < kSlots + 500; i++) begin(i);
-  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &old), 0);
+  {
+    const DiskForSegments small(trace_, 2);
+    for (uint64_t i = 0; i < kSlots + 500; i++) begin(i);
+  }
   const TraceFile file = read();
   EXPECT_EQ(file.calls.size(), kSlots);
   EXPECT_EQ(file.calls.front().count, 0u);
