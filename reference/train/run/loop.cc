@@ -140,7 +140,8 @@ Training::Step Training::step() {
   Step step{++steps_done_, 0, 0, 0, 0, loss_scale_};
   batches_->load(text_, sampler_, compute_);
   lockstep_step(static_cast<uint64_t>(step.number));
-  lockstep_sample_id(batches_->last_sample().c_str());
+  const std::string part = options_.shape.cp > 1 ? ":part" + std::to_string(place_.cp) : "";  // ranks share sequences
+  lockstep_sample_id((batches_->last_sample() + part).c_str());
   passes();
   strategy_->finish_gradients();
   finish_model_gradients(strategy_->owned(), comms_.groups, compute_);

@@ -39,6 +39,8 @@ std::vector<Family> families() {
           fsdp("fsdp_full", "full"),
           fsdp("fsdp_grad_op", "grad-op"),
           fsdp("fsdp_hybrid", "hybrid"),
+          {"pipeline", {"--pp 2 --accum 4", "--pp 2 --accum 2 --schedule zero-bubble --zero 1"}},
+          {"context_parallel", {"--cp 2", "--cp 2 --cp-algo allgather --zero 2", "--cp 2 --cp-algo ulysses --fsdp full"}},
           {"beside_tensor_parallel", {"--tp 2 --zero 1", "--tp 2 --sp --fsdp full --accum 2"}}};
 }
 
