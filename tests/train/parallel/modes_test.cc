@@ -54,6 +54,21 @@ TEST(Modes, Pipeline) {
   expect_equal("tied", kTied, layout);
 }
 
+TEST(Modes, EveryScheduleGivesTheSameBits) {
+  Layout layout = layout_of(1, 2, 1, 1);
+  layout.micro_batches = 4;
+  layout.schedule = "gpipe";
+  const Outcome first = run_job(kTied, layout);
+  for (const char* schedule : {"1f1b", "interleaved", "zero-bubble", "zero-bubble-2"}) {
+    layout.schedule = schedule;
+    layout.chunks = layout.schedule == "interleaved" ? 2 : 1;
+    const Outcome other = run_job(kTied, layout);
+    EXPECT_EQ(other.losses, first.losses) << schedule;
+    EXPECT_TRUE(other.gradients == first.gradients) << schedule;
+    EXPECT_TRUE(other.parameters == first.parameters) << schedule;
+  }
+}
+
 TEST(Modes, ExpertParallel) {
   struct Case {
     Layout layout;
