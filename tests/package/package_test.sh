@@ -39,6 +39,7 @@ home="$work/a folder/$(basename "$archive" .tar.gz)"
 
 for file in bin/lockstep bin/lockstep-demo lib/liblockstep.so include/lockstep.h lib/lockstep/host/libcuda.so.1 \
     lib/lockstep/host/libcudart.so.13 lib/lockstep/host/libnccl.so.2 share/lockstep/demo/keepers.txt \
+    bin/lockstep-train share/lockstep/train/lockstep.txt \
     share/doc/lockstep/README.md share/doc/lockstep/LICENSE share/doc/lockstep/docs/design.md; do
   [[ -e $home/$file ]] || fail "$file is not in $(basename "$archive")"
 done
@@ -58,4 +59,5 @@ expect 1 "rank 2" "$home/bin/lockstep" run --host --dir "$traces/hang" --hang-se
 expect 1 "wait_for_epoch_end" "$home/bin/lockstep" diagnose "$traces/hang"
 expect 0 "epoch over" "$home/bin/lockstep" run --host --dir "$traces/healthy" -- "$home/bin/lockstep-demo" --drop-last
 expect 0 "healthy" "$home/bin/lockstep" diagnose "$traces/healthy"
+expect 0 "step 2  loss" "$home/bin/lockstep-train" --dp 2 --zero 1 --layers 1 --width 16 --heads 2 --seq 16 --steps 2
 printf 'package_test: %s works\n' "$(basename "$archive")"

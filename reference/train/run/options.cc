@@ -17,17 +17,24 @@ constexpr const char* kFooter =
     "examples: lockstep-train --dp 2 --zero 1 --steps 20\n"
     "          mpirun -n 4 lockstep-train --fsdp full --wrap layer --prefetch both\n";
 
+// Help says what a flag means; the range is told when it is missed.
+template <class T>
+CLI::Validator range(T low, T high) {
+  CLI::Validator validator = CLI::Range(low, high);
+  return validator.description("");
+}
+
 void add_layout(CLI::App& app, Options& o) {
   const char* group = "Layout";
   app.add_option("--ranks", o.ranks, "ranks, as threads of this process (the product of the layout)")
-      ->check(CLI::Range(1, 1024))
+      ->check(range(1, 1024))
       ->group(group);
   app.add_option("--id-file", o.id_file, "ranks as processes meet in this file, made by rank 0")->group(group);
   app.add_option("--threads", o.threads, "threads of the kernels, shared by the ranks of a process (1)")
-      ->check(CLI::Range(1, 256))
+      ->check(range(1, 256))
       ->group(group);
   const auto degree = [&](const char* name, int& value, const char* text) {
-    return app.add_option(name, value, text)->check(CLI::Range(1, 1024))->group(group);
+    return app.add_option(name, value, text)->check(range(1, 1024))->group(group);
   };
   degree("--dp", o.shape.dp, "data-parallel ranks (what the others leave of the ranks)");
   degree("--tp", o.shape.tp, "tensor-parallel ranks (1)");
@@ -38,7 +45,7 @@ void add_layout(CLI::App& app, Options& o) {
   app.add_flag("--sp", o.sequence_parallel, "sequence parallelism beside tensor parallelism")->group(group);
   app.add_option_function<int>(
          "--zero", [&o](const int& stage) { o.shard = static_cast<Shard>(stage); }, "ZeRO stage over dp: 0, 1, 2 or 3")
-      ->check(CLI::Range(0, 3))
+      ->check(range(0, 3))
       ->group(group);
   const std::map<std::string, Shard> strategies = {
       {"full", Shard::full}, {"grad-op", Shard::grad_op}, {"hybrid", Shard::hybrid}};
@@ -47,7 +54,7 @@ void add_layout(CLI::App& app, Options& o) {
       ->excludes("--zero")
       ->group(group);
   app.add_option("--hybrid-shard", o.hybrid_shard, "ranks that share a parameter under --fsdp hybrid (half of dp)")
-      ->check(CLI::Range(1, 1024))
+      ->check(range(1, 1024))
       ->group(group);
   app.add_option("--wrap", o.wrap, "units of FSDP: block, layer, size:N (parameters) or none (block)")->group(group);
   app.add_option("--prefetch", o.prefetch, "gathers ahead of use: none, backward, forward or both (backward)")
@@ -57,7 +64,7 @@ void add_layout(CLI::App& app, Options& o) {
       ->check(CLI::IsMember({"gpipe", "1f1b", "interleaved", "zero-bubble", "zero-bubble-2"}).description(""))
       ->group(group);
   app.add_option("--virtual-stages", o.virtual_stages, "chunks of the model on a pipeline stage (1)")
-      ->check(CLI::Range(1, 64))
+      ->check(range(1, 64))
       ->group(group);
   app.add_option("--cp-algo", o.cp_algo, "ring, allgather or ulysses (ring)")
       ->check(CLI::IsMember({"ring", "allgather", "ulysses"}).description(""))
@@ -72,7 +79,7 @@ void add_layout(CLI::App& app, Options& o) {
       ->transform(CLI::CheckedTransformer(compressions).description(""))
       ->group(group);
   app.add_option("--topk-fraction", o.topk_fraction, "of a bucket's gradients, sent by --compress topk (0.01)")
-      ->check(CLI::Range(1e-6, 1.0))
+      ->check(range(1e-6, 1.0))
       ->group(group);
   app.add_option("--fake-compute-us", o.fake_compute_us, "F,B,W: a stage's passes sleep so many microseconds")
       ->delimiter(',')
@@ -85,7 +92,7 @@ void add_layout(CLI::App& app, Options& o) {
 void add_model(CLI::App& app, Options& o) {
   const char* group = "Model";
   const auto size = [&](const char* name, auto& value, const char* text) {
-    return app.add_option(name, value, text)->check(CLI::Range(1, 1 << 20))->group(group);
+    return app.add_option(name, value, text)->check(range(1, 1 << 20))->group(group);
   };
   size("--layers", o.layers, "layers (4)");
   size("--heads", o.heads, "attention heads (4)");
@@ -108,7 +115,7 @@ void add_model(CLI::App& app, Options& o) {
   app.add_option("--aux-loss", o.aux_loss, "weight of the experts' balance loss (0.01)")
       ->check(CLI::NonNegativeNumber.description(""))
       ->group(group);
-  app.add_option("--dropout", o.dropout, "probability (0)")->check(CLI::Range(0.0, 0.99))->group(group);
+  app.add_option("--dropout", o.dropout, "probability (0)")->check(range(0.0, 0.99))->group(group);
   app.add_option("--freeze", o.freeze,
                  "parameters whose name matches this shell pattern are not trained; may be repeated")
       ->group(group);
@@ -125,7 +132,7 @@ void add_training(CLI::App& app, Options& o) {
     return app.add_option(name, value, text)->check(CLI::NonNegativeNumber.description(""))->group(group);
   };
   const auto count = [&](const char* name, int64_t& value, const char* text) {
-    return app.add_option(name, value, text)->check(CLI::Range(1, 1 << 30))->group(group);
+    return app.add_option(name, value, text)->check(range(1, 1 << 30))->group(group);
   };
   count("--steps", o.steps, "steps (100)");
   count("--micro-batch", o.micro_batch, "sequences in a micro-batch of a rank (8)");
@@ -152,17 +159,17 @@ void add_data(CLI::App& app, Options& o) {
   app.add_option("--data", o.data, "a text file (a bundled one)")->group(group);
   app.add_flag("--packed", o.packed, "documents end at blank lines and do not see each other")->group(group);
   app.add_option("--mask-fraction", o.mask_fraction, "of the tokens have no label (0)")
-      ->check(CLI::Range(0.0, 0.95))
+      ->check(range(0.0, 0.95))
       ->group(group);
   app.add_option("--eval-every", o.eval_every, "steps between evaluations on the end of the text (none)")
-      ->check(CLI::Range(1, 1 << 30))
+      ->check(range(1, 1 << 30))
       ->group(group);
   app.add_option("--eval-batches", o.eval_batches, "global batches of an evaluation (4)")
-      ->check(CLI::Range(1, 1 << 20))
+      ->check(range(1, 1 << 20))
       ->group(group);
   app.add_option("--dump", o.dump, "write gradients, parameters and optimizer state of every step to this folder")
       ->group(group);
-  app.add_option("--dump-every", o.dump_every, "steps between dumps (1)")->check(CLI::Range(1, 1 << 30))->group(group);
+  app.add_option("--dump-every", o.dump_every, "steps between dumps (1)")->check(range(1, 1 << 30))->group(group);
   app.add_option("--save-init", o.save_init, "write the initial parameters (safetensors, nanoGPT's names), and end")
       ->group(group);
   app.add_option("--init", o.init, "start from the parameters in this file")->group(group);

@@ -109,5 +109,15 @@ TEST(LayoutsMore, Bf16WithMasterWeightsFollowsFp32) {
   }
 }
 
+TEST(LayoutsMore, CompressedGradientsTrainToo) {
+  const std::string base = "--layers 2 --heads 2 --width 16 --seq 16 --dp 2 --steps 30 --lr 0.01 --optimizer sgd ";
+  const Trained exact = train_quietly(base), bf16 = train_quietly(base + "--compress bf16"),
+                topk = train_quietly(base + "--compress topk --topk-fraction 0.1");
+  EXPECT_NE(bf16.loss.back(), exact.loss.back());
+  EXPECT_NEAR(bf16.loss.back(), exact.loss.back(), 0.01);
+  EXPECT_GT(exact.loss.front() - exact.loss.back(), 0.1);  // what was left out comes with later steps
+  EXPECT_GT(topk.loss.front() - topk.loss.back(), (exact.loss.front() - exact.loss.back()) / 2);
+}
+
 }  // namespace
 }  // namespace train::test
