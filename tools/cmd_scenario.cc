@@ -13,9 +13,11 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <random>
+#include <thread>
 
 #include "tools/command.h"
 #include "tools/scenario/lexer.h"
+#include "tools/scenario_batch.h"
 #include "tools/scenario_judge.h"
 #include "tools/scenario_run.h"
 
@@ -28,7 +30,8 @@ struct ScenarioOptions {
   std::vector<std::string> files;
   std::string permute = "0";  // a seed, or "random"
   std::string shift = "0";    // a number of steps, or "random"
-  std::string ranks_as;       // "threads", "processes" or empty for what the file says
+  ScenarioVariant variant;    // all but these two
+  int jobs = 0;               // 0 = as many as seem good
   bool keep = false, json = false;
 };
 
@@ -48,26 +51,18 @@ std::optional<int64_t> number_or_random(const std::string& text, int64_t largest
 
 std::vector<std::string> lines_of(const std::string& text) { return scenario::split(text, "\n"); }
 
-// What went wrong with the run itself, whatever the verdict.
-void add_run_differences(const Scenario& s, const ScenarioRun& run, ScenarioOutcome& outcome) {
-  std::vector<std::string>& out = outcome.differences;
-  if (run.timed_out)
-    out.push_back("the job was still running after its deadline of " + std::to_string(static_cast<int>(s.deadline)) +
-                  " s");
-  if (!run.left_behind.empty()) out.push_back("processes outlived the job: " + run.left_behind);
-  if (run.timed_out || s.expect.status.size() != 1) return;
-  if (s.expect.status[0] == "hung" && s.kill_on_hang && run.run_status != 1)
-    out.push_back("exit status of lockstep run: expected 1 after a hang that it ended, got " +
-                  std::to_string(run.run_status));
-  if (s.expect.status[0] == "healthy" && run.run_status != 0)
-    out.push_back("exit status of lockstep run: expected 0 from a healthy job, got " + std::to_string(run.run_status));
-}
-
-std::string how_run(ScenarioVariant variant, const std::string& ranks_as) {
+// The flags that repeat a run.
+std::string how_run(const ScenarioOptions& options, ScenarioVariant variant) {
   std::string text;
+  if (options.variant.wrapped) variant.shift = 0, text += " --wrapped";
   if (variant.seed) text += " --permute " + std::to_string(variant.seed);
   if (variant.shift) text += " --shift " + std::to_string(variant.shift);
-  if (!ranks_as.empty()) text += " --ranks-as " + ranks_as;
+  if (!variant.ranks_as.empty()) text += " --ranks-as " + variant.ranks_as;
+  if (variant.ranks) text += " --ranks " + std::to_string(variant.ranks);
+  if (variant.restarted) text += " --restarted";
+  if (variant.teardown) text += " --teardown";
+  if (variant.elsewhere) text += " --elsewhere";
+  if (variant.with_losses) text += " --with-losses";
   return text;
 }
 
@@ -75,13 +70,14 @@ class Reporter {
  public:
   explicit Reporter(const ScenarioOptions& options) : options_(options) {}
 
-  void report(const Scenario& s, ScenarioVariant variant, const ScenarioRun& run, const ScenarioOutcome& outcome) {
+  void report(const Scenario& s, const ScenarioVariant& variant, const ScenarioRun& run,
+              const ScenarioOutcome& outcome) {
     total_.add(outcome.score);
     bool ok = outcome.differences.empty();
     all_right_ &= ok;
     if (options_.json) return add_json(s, variant, run, outcome);
     std::printf("%-4s  %s%s  %.1f s  %s\n", ok ? "ok" : "FAIL", s.path.c_str(),
-                how_run(variant, options_.ranks_as).c_str(), run.seconds, outcome.verdict.c_str());
+                how_run(options_, variant).c_str(), run.seconds, outcome.verdict.c_str());
     for (const std::string& d : outcome.differences) std::printf("      %s\n", d.c_str());
     if (!ok && !run.log.empty()) std::printf("      what the job and the tools printed:\n");
     if (!ok)
@@ -90,9 +86,10 @@ class Reporter {
     std::fflush(stdout);
   }
 
-  int finish() {
+  int finish(size_t left_out) {
     if (options_.json) {
       document_["lockstep"] = LOCKSTEP_VERSION;
+      document_["left_out"] = left_out;
       document_["score"] = {{"runs", total_.runs},
                             {"right", total_.right},
                             {"kinds", total_.kinds},
@@ -106,14 +103,18 @@ class Reporter {
     } else if (total_.runs > 1) {
       std::printf("score: %s\n", describe(total_).c_str());
     }
+    if (!options_.json && left_out) std::printf("%zu scenes cannot be played in this way and were left out\n", left_out);
     return all_right_ ? 0 : 1;
   }
 
  private:
-  void add_json(const Scenario& s, ScenarioVariant variant, const ScenarioRun& run, const ScenarioOutcome& outcome) {
+  void add_json(const Scenario& s, const ScenarioVariant& variant, const ScenarioRun& run,
+                const ScenarioOutcome& outcome) {
     nlohmann::json one = {{"file", s.path},
                           {"title", s.title},
                           {"source", s.source},
+                          {"trap", s.trap},
+                          {"run_with", how_run(options_, variant)},
                           {"permute", variant.seed},
                           {"shift", variant.shift},
                           {"ok", outcome.differences.empty()},
@@ -132,55 +133,80 @@ class Reporter {
   nlohmann::json document_ = {{"scenarios", nlohmann::json::array()}};
 };
 
+struct NamedFile {
+  std::string path;
+  bool in_folder = false;  // not named itself
+};
+
 // A folder stands for the scenarios in it.
-std::vector<std::string> all_files(const std::vector<std::string>& named) {
-  std::vector<std::string> files;
+std::vector<NamedFile> all_files(const std::vector<std::string>& named) {
+  std::vector<NamedFile> files;
   for (const std::string& name : named) {
     std::error_code failed;
     if (!std::filesystem::is_directory(name, failed)) {
-      files.push_back(name);
+      files.push_back({name, false});
       continue;
     }
     const size_t before = files.size();
     for (const auto& entry : std::filesystem::directory_iterator(name, failed))
-      if (entry.path().extension() == ".hang") files.push_back(entry.path().string());
-    std::sort(files.begin() + static_cast<std::ptrdiff_t>(before), files.end());
+      if (entry.path().extension() == ".hang") files.push_back({entry.path().string(), true});
+    std::sort(files.begin() + static_cast<std::ptrdiff_t>(before), files.end(),
+              [](const NamedFile& a, const NamedFile& b) { return a.path < b.path; });
   }
   return files;
 }
 
+// From a folder those that can be played in this way are taken; a file that is named must be one of them.
+Result<std::vector<PlannedScenario>> plan_runs(const ScenarioOptions& options, size_t& left_out) {
+  std::vector<PlannedScenario> plans;
+  const std::vector<NamedFile> files = all_files(options.files);
+  if (files.empty()) return Error{"expected scenario files, and there is no *.hang in " + options.files.front()};
+  for (const NamedFile& file : files) {
+    Result<Scenario> s = scenario::load_scenario(file.path);
+    if (!s) return Error{s.error()};
+    ScenarioVariant variant = options.variant;
+    variant.seed = static_cast<uint64_t>(*number_or_random(options.permute, 999'999));
+    variant.shift = static_cast<int>(*number_or_random(options.shift, 5));
+    if (const std::string why = why_not(*s, variant); !why.empty()) {
+      if (!file.in_folder) return Error{file.path + ": cannot be played so: " + why};
+      left_out++;
+      continue;
+    }
+    Scenario played = as_played(std::move(*s), variant);
+    plans.push_back({std::move(played), variant});
+  }
+  return plans;
+}
+
+int jobs_for(const ScenarioOptions& options) {
+  const int cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  return options.jobs > 0 ? options.jobs : std::min(2 * cores, 8);
+}
+
 int run_scenarios(const ScenarioOptions& options) {
-  if (!options.ranks_as.empty() && options.ranks_as != "threads" && options.ranks_as != "processes")
-    return complain("expected threads or processes after --ranks-as, found \"" + options.ranks_as + "\"");
+  const std::string& ranks_as = options.variant.ranks_as;
+  if (!ranks_as.empty() && ranks_as != "threads" && ranks_as != "processes")
+    return complain("expected threads or processes after --ranks-as, found \"" + ranks_as + "\"");
   if (!number_or_random(options.permute, 1) || !number_or_random(options.shift, 1))
     return complain("expected a number or \"random\" after --permute and --shift");
-  std::vector<Scenario> scenarios;
-  const std::vector<std::string> files = all_files(options.files);
-  if (files.empty()) return complain("expected scenario files, and there is no *.hang in " + options.files.front());
-  for (const std::string& file : files) {
-    Result<Scenario> s = scenario::load_scenario(file);
-    if (!s) return complain(s.error());
-    bool threads = options.ranks_as.empty() ? s->threads : options.ranks_as == "threads";
-    if (threads && !s->untraced.empty())
-      return complain(file + ": untraced ranks need processes of their own, so they cannot be threads");
-    scenarios.push_back(std::move(*s));
-  }
+  size_t left_out = 0;
+  Result<std::vector<PlannedScenario>> plans = plan_runs(options, left_out);
+  if (!plans) return complain(plans.error());
   Result<ScenarioPrograms> programs = find_scenario_programs();
   if (!programs) return complain(programs.error());
 
   Reporter reporter(options);
-  for (const Scenario& s : scenarios) {
-    ScenarioVariant variant{static_cast<uint64_t>(*number_or_random(options.permute, 999'999)),
-                            static_cast<int>(*number_or_random(options.shift, 5))};
-    Result<ScenarioRun> run = run_scenario(*programs, s, variant, options.ranks_as);
-    if (!run) return complain(run.error());
-    ScenarioOutcome outcome = judge_scenario(s, variant, run->diagnosis, run->diagnose_status);
-    add_run_differences(s, *run, outcome);
-    if (!outcome.differences.empty()) outcome.score.right = 0;
-    reporter.report(s, variant, *run, outcome);
-    if (!options.keep) remove_run(*run);
-  }
-  return reporter.finish();
+  int broken = 0;
+  play_scenarios(*programs, *plans, jobs_for(options), options.keep, [&](size_t at, const PlayedScenario& played) {
+    const PlannedScenario& plan = (*plans)[at];
+    if (!played.error.empty()) {
+      broken = complain(played.error);
+    } else {
+      reporter.report(plan.scenario, plan.variant, played.run, played.outcome);
+    }
+  });
+  const int status = reporter.finish(left_out);
+  return broken ? broken : status;
 }
 
 }  // namespace
@@ -191,7 +217,18 @@ void setup_scenario(CLI::App& app, CommandLine& line) {
   command->add_option("FILE", options->files, "Scenario files, or folders of them, such as tests/hangs")->required();
   command->add_option("--permute", options->permute, "Renumber the ranks: a seed, 0 for as written, or \"random\"");
   command->add_option("--shift", options->shift, "Put agreed steps in front: how many, or \"random\"");
-  command->add_option("--ranks-as", options->ranks_as, "threads or processes, whatever the file says");
+  command->add_option("--ranks-as", options->variant.ranks_as, "threads or processes, whatever the file says");
+  command->add_option("--ranks", options->variant.ranks, "A job of so many ranks, where the file has a line \"widen\"")
+      ->check(CLI::Range(1, scenario::kMaxRanks));
+  command->add_flag("--wrapped", options->variant.wrapped, "Small rings, which have wrapped before the scene begins");
+  command->add_flag("--restarted", options->variant.restarted, "As the second life of a job in one folder");
+  command->add_flag("--teardown", options->variant.teardown,
+                    "After the verdict, let watchdogs abort some ranks and a launcher end the rest");
+  command->add_flag("--elsewhere", options->variant.elsewhere, "Judge again with the traces under other names");
+  command->add_flag("--with-losses", options->variant.with_losses,
+                    "Judge again without the trace of each rank in turn: nobody else may be blamed");
+  command->add_option("--jobs", options->jobs, "How many at a time; twice the cores, and at most 8, unless said")
+      ->check(CLI::Range(1, 256));
   command->add_flag("--keep", options->keep, "Keep the folders with the traces and say where they are");
   command->add_flag("--json", options->json, "Print JSON, verdicts of diagnose included");
   command->footer(

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
 //
 // Rows whose calls differ. The expected call is the one most members made, if no other was made as often; the others
-// are the culprits. Members whose call is not on record (ring wrapped, no trace, not called yet) have no vote, but if
-// their votes could turn the majority the finding is only likely.
+// are the culprits. Members whose call is not on record have no vote. Where that is because they have not called yet, and
+// their votes could turn the majority, the finding is only likely; where they may have called (no trace, ring wrapped),
+// nobody is named.
 //
 // A call with count 0 enqueues nothing and takes no number, so the row it should have been in holds the odd rank's
 // *next* call and may look well; it shows as a row one short at the end. Hence it is looked for by itself, and reported
@@ -112,9 +113,19 @@ void doubt(Finding& finding, Confidence at_most, std::string why) {
   finding.doubts.push_back(std::move(why));
 }
 
+// Members that may have made a call in this row of which there is no record.
+size_t lost_votes(const Comm& comm, uint64_t seq) {
+  const size_t all = comm.nranks > 0 ? static_cast<size_t>(comm.nranks) : comm.members.size();
+  const auto lost = std::count_if(comm.members.begin(), comm.members.end(), [&](const Member& member) {
+    return member.launched > seq && !member.call_at(seq);
+  });
+  return all - std::min(all, comm.members.size()) + static_cast<size_t>(lost);
+}
+
 void name_the_odd(const Evidence& evidence, const Comm& comm, const std::vector<Vote>& votes, Finding& finding) {
   const size_t most = votes[0].members.size(), next = votes[1].members.size();
-  const bool tie = most == next;
+  const size_t lost = lost_votes(comm, *finding.seq);
+  const bool tie = next + lost >= most;
   size_t odd = 0;
   for (size_t i = 0; i < votes.size(); i++) {
     for (const Member* member : votes[i].members) {
@@ -127,7 +138,9 @@ void name_the_odd(const Evidence& evidence, const Comm& comm, const std::vector<
   if (tie) {
     for (const Vote& vote : votes)
       for (const Member* member : vote.members) finding.victims.push_back(member->rank);
-    doubt(finding, Confidence::possible, "as many ranks made the one call as the other, so nobody can be blamed");
+    doubt(finding, Confidence::possible,
+          lost == 0 ? "as many ranks made the one call as the other, so nobody can be blamed"
+                    : fmt::format("{} of the ranks may have made either call, so nobody can be blamed", lost));
     return;
   }
   const size_t members = comm.nranks > 0 ? static_cast<size_t>(comm.nranks) : comm.members.size();

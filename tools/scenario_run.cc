@@ -16,9 +16,14 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <functional>
+#include <optional>
 #include <sstream>
 #include <thread>
+#include <utility>
 #include <vector>
+
+#include "tools/scenario_teardown.h"
 
 namespace lockstep {
 namespace {
@@ -34,9 +39,12 @@ std::string read_file(const fs::path& path) {
   return text.str();
 }
 
+using Environment = std::vector<std::pair<std::string, std::string>>;
+
 // Starts a program with its output in files. Returns its pid, or -1. When we die, it gets the signal: SIGTERM for
 // `lockstep run`, which passes it on to the job and so takes it along.
-pid_t start(int death_signal, const std::vector<std::string>& command, const fs::path& out, const fs::path& err) {
+pid_t start(int death_signal, const std::vector<std::string>& command, const fs::path& out, const fs::path& err,
+            const Environment& environment = {}) {
   std::vector<char*> argv;
   for (const std::string& a : command) argv.push_back(const_cast<char*>(a.c_str()));
   argv.push_back(nullptr);
@@ -45,6 +53,7 @@ pid_t start(int death_signal, const std::vector<std::string>& command, const fs:
   if (pid != 0) return pid;
   prctl(PR_SET_PDEATHSIG, death_signal);
   if (getppid() != parent) _exit(127);
+  for (const auto& [name, value] : environment) setenv(name.c_str(), value.c_str(), 1);
   int to_out = open(out.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0644);
   int to_err = open(err.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0644);
   int nothing = open("/dev/null", O_RDONLY);
@@ -89,9 +98,10 @@ struct Ended {
 };
 
 // Waits for a child until the deadline, then asks it to end, then makes it.
-Ended wait_until(pid_t pid, Clock::time_point deadline) {
+Ended wait_until(pid_t pid, Clock::time_point deadline, const std::function<void()>& meanwhile = [] {}) {
   Ended ended;
   for (auto kill_at = deadline + 3s;; std::this_thread::sleep_for(5ms)) {
+    meanwhile();
     int status = 0;
     pid_t got = waitpid(pid, &status, WNOHANG);
     if (got == pid) {
@@ -134,14 +144,72 @@ std::string decimal(double value) {
 }
 
 std::vector<std::string> run_command(const ScenarioPrograms& programs, const scenario::Scenario& s,
-                                     ScenarioVariant variant, const std::string& ranks_as, const std::string& traces) {
+                                     const ScenarioVariant& variant, const std::string& traces) {
   std::vector<std::string> command = {programs.lockstep,      "run", "--dir", traces, "--host", "--hang-seconds",
                                       decimal(s.hang_seconds)};
   if (s.kill_on_hang) command.push_back("--kill-on-hang");
   command.insert(command.end(), {"--", programs.player, s.path, "--permute", std::to_string(variant.seed), "--shift",
                                  std::to_string(variant.shift)});
-  if (!ranks_as.empty()) command.insert(command.end(), {"--ranks-as", ranks_as});
+  if (!variant.ranks_as.empty()) command.insert(command.end(), {"--ranks-as", variant.ranks_as});
+  if (variant.ranks) command.insert(command.end(), {"--ranks", std::to_string(variant.ranks)});
   return command;
+}
+
+// What a launcher that restarts jobs tells them. Half of the runs do without, as others do; there the time tells.
+Environment life_of_job(const scenario::Scenario& s, const ScenarioVariant& variant, int life) {
+  Environment environment = s.environment;
+  if (!variant.restarted || variant.seed % 2 == 0) return environment;
+  environment.emplace_back("TORCHELASTIC_RUN_ID", "scene");
+  environment.emplace_back("TORCHELASTIC_RESTART_COUNT", std::to_string(life));
+  return environment;
+}
+
+// The verdict on the job as it is at the moment when one of its ranks asks for it.
+class JudgeOnRequest {
+ public:
+  JudgeOnRequest(const ScenarioPrograms& programs, std::string traces, fs::path bell)
+      : programs_(programs), traces_(std::move(traces)), bell_(std::move(bell)) {}
+
+  void look() {
+    if (asked_ || access(bell_.c_str(), F_OK) != 0) return;
+    asked_ = true;
+    judged_ = diagnose(programs_, traces_);
+    std::ofstream(bell_.string() + scenario::kJudgedSuffix) << "\n";
+  }
+  bool asked() const { return asked_; }
+  const JudgedFolder& judged() const { return judged_; }
+
+ private:
+  const ScenarioPrograms& programs_;
+  const std::string traces_;
+  const fs::path bell_;
+  bool asked_ = false;
+  JudgedFolder judged_;
+};
+
+// One life of the job, from its start to the end of the last of its processes.
+Result<bool> play(const ScenarioPrograms& programs, const scenario::Scenario& s, const ScenarioVariant& variant, int life,
+                  JudgeOnRequest* judge, ScenarioRun& run) {
+  const fs::path base(run.folder), log = base / "run.log";
+  const std::string traces = base / "traces";
+  Environment environment = life_of_job(s, variant, life);
+  if (judge) environment.emplace_back(scenario::kJudgeVariable, base / "judge");
+  const Clock::time_point begin = Clock::now();
+  const auto allowed = std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(s.deadline));
+  const pid_t pid = start(SIGTERM, run_command(programs, s, variant, traces), log, log, environment);
+  if (pid < 0) return Error{programs.lockstep + ": cannot start it: " + std::strerror(errno)};
+  std::optional<ScenarioTeardown> teardown;
+  if (variant.teardown) teardown.emplace(pid, traces, s, variant.seed + 1);
+  const Ended job = wait_until(pid, begin + allowed, [&] {
+    if (judge) judge->look();
+    if (teardown) teardown->look();
+  });
+  run.seconds += std::chrono::duration<double>(Clock::now() - begin).count();
+  run.timed_out |= job.timed_out;
+  run.run_status = job.status;
+  run.left_behind += end_leftovers();
+  run.log = read_file(log) + job.tree;
+  return true;
 }
 
 Result<std::string> make_folder() {
@@ -153,6 +221,17 @@ Result<std::string> make_folder() {
 
 }  // namespace
 
+JudgedFolder diagnose(const ScenarioPrograms& programs, const std::string& traces) {
+  const fs::path base = fs::path(traces).parent_path(), json = base / "diagnosis.json";
+  std::error_code none;
+  fs::remove(json, none);
+  const pid_t pid = start(SIGKILL, {programs.lockstep, "diagnose", traces, "--json"}, json, base / "diagnose.log");
+  JudgedFolder judged;
+  judged.status = pid < 0 ? -1 : wait_until(pid, Clock::now() + 30s).status;
+  judged.diagnosis = read_file(json);
+  return judged;
+}
+
 Result<ScenarioPrograms> find_scenario_programs() {
   std::error_code ec;
   fs::path self = fs::read_symlink("/proc/self/exe", ec);
@@ -163,32 +242,29 @@ Result<ScenarioPrograms> find_scenario_programs() {
   return programs;
 }
 
-Result<ScenarioRun> run_scenario(const ScenarioPrograms& programs, const scenario::Scenario& s, ScenarioVariant variant,
-                                 const std::string& ranks_as) {
+Result<ScenarioRun> run_scenario(const ScenarioPrograms& programs, const scenario::Scenario& s,
+                                 const ScenarioVariant& variant) {
   Result<std::string> folder = make_folder();
   if (!folder) return Error{folder.error()};
   ScenarioRun run;
   run.folder = *folder;
   prctl(PR_SET_CHILD_SUBREAPER, 1);
-  fs::path base(run.folder), log = base / "run.log", json = base / "diagnosis.json";
-  std::string traces = base / "traces";
-
-  Clock::time_point begin = Clock::now();
-  auto allowed = std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(s.deadline));
-  pid_t pid = start(SIGTERM, run_command(programs, s, variant, ranks_as, traces), log, log);
-  if (pid < 0) return Error{programs.lockstep + ": cannot start it: " + std::strerror(errno)};
-  Ended job = wait_until(pid, begin + allowed);
-  run.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
-  run.timed_out = job.timed_out;
-  run.run_status = job.status;
-  run.left_behind = end_leftovers();
-  run.log = read_file(log) + job.tree;
-
-  pid = start(SIGKILL, {programs.lockstep, "diagnose", traces, "--json"}, json, base / "diagnose.log");
-  if (pid < 0) return Error{programs.lockstep + ": cannot start it: " + std::strerror(errno)};
-  run.diagnose_status = wait_until(pid, Clock::now() + 30s).status;
-  run.diagnosis = read_file(json);
-  run.log += read_file(base / "diagnose.log");
+  const std::string traces = fs::path(run.folder) / "traces";
+  if (variant.restarted) {
+    ScenarioVariant first = variant;
+    first.seed += 1'000'000;  // other numbers, so that another rank is the culprit
+    first.teardown = false;
+    if (Result<bool> played = play(programs, s, first, 0, nullptr, run); !played) return Error{played.error()};
+  }
+  JudgeOnRequest judge(programs, traces, fs::path(run.folder) / "judge");
+  const bool asks = scenario::asks_for_judge(s);
+  if (Result<bool> played = play(programs, s, variant, 1, asks ? &judge : nullptr, run); !played)
+    return Error{played.error()};
+  run.unasked = asks && !judge.asked();
+  const JudgedFolder judged = asks ? judge.judged() : diagnose(programs, traces);
+  run.diagnose_status = judged.status;
+  run.diagnosis = judged.diagnosis;
+  run.log += read_file(fs::path(traces).parent_path() / "diagnose.log");
   return run;
 }
 

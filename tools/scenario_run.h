@@ -26,13 +26,25 @@ struct ScenarioRun {
   int run_status = 0;       // exit status of `lockstep run`
   std::string left_behind;  // processes that outlived it; empty = none
   std::string log;          // what the job printed
+  bool unasked = false;  // a rank was to say when the verdict is asked for, and none did
   int diagnose_status = 0;
   std::string diagnosis;  // JSON
 };
 
-// ranks_as: "threads", "processes" or empty for what the file says.
+// The scenario as it is played: see as_played().
 Result<ScenarioRun> run_scenario(const ScenarioPrograms& programs, const scenario::Scenario& scenario,
-                                 ScenarioVariant variant, const std::string& ranks_as);
+                                 const ScenarioVariant& variant);
+
+struct JudgedFolder {
+  int status = 0;
+  std::string diagnosis;
+};
+JudgedFolder diagnose(const ScenarioPrograms& programs, const std::string& traces);
+
+// Judges the traces of a run again, as they may reach somebody: under other names, or with one lost. Adds to the
+// outcome what differs then.
+void judge_again(const ScenarioPrograms& programs, const scenario::Scenario& scenario, const ScenarioVariant& variant,
+                 const ScenarioRun& run, ScenarioOutcome& outcome);
 
 // Deletes the folder of a run and all it holds.
 void remove_run(const ScenarioRun& run);

@@ -58,4 +58,7 @@ void await_end(Board& board, int scene_rank);
 // Returns when `lockstep run` has printed a verdict on this job; without it, at once.
 void await_verdict(const Board& board);
 
+// Asks `lockstep scenario` to judge the job as it is now, and returns when it has; without it, at once.
+void await_judge();
+
 }  // namespace lockstep::scene

@@ -32,8 +32,11 @@ Stage make_stage(const scenario::Scenario& scenario, const PlayOptions& options,
           options.launcher_pid};
 }
 
-void set_environment(const scenario::Scenario& scenario) {
+void set_environment(const scenario::Scenario& scenario, const PlayOptions& options) {
   for (const auto& [name, value] : scenario.environment) setenv(name.c_str(), value.c_str(), 1);
+  const std::string fault =
+      scenario::fault_setting(scenario, scenario::permutation(options.seed, scenario.ranks), options.shift);
+  if (!fault.empty()) setenv("LOCKSTEP_HOST_FAULT", fault.c_str(), 1);
 }
 
 [[noreturn]] void become_rank(const scenario::Scenario& scenario, const PlayOptions& options, int board_fd, int rank,
@@ -44,10 +47,13 @@ void set_environment(const scenario::Scenario& scenario) {
   setenv("RANK", std::to_string(world_rank).c_str(), 1);
   setenv("LOCAL_RANK", std::to_string(world_rank).c_str(), 1);
   setenv("WORLD_SIZE", std::to_string(scenario.ranks).c_str(), 1);
+  if (const auto own = scenario.rank_environment.find(rank); own != scenario.rank_environment.end())
+    for (const auto& [name, value] : own->second) setenv(name.c_str(), value.c_str(), 1);
   if (std::count(scenario.untraced.begin(), scenario.untraced.end(), rank)) unsetenv("LD_PRELOAD");
   std::string args[] = {"--permute",  std::to_string(options.seed), "--shift", std::to_string(options.shift),
                         "--rank",     std::to_string(rank),         "--board", std::to_string(board_fd),
-                        "--launcher", std::to_string(launcher)};
+                        "--launcher", std::to_string(launcher),
+                        "--ranks",    std::to_string(options.ranks)};
   std::vector<char*> argv{const_cast<char*>("lockstep-scene"), const_cast<char*>(scenario.path.c_str())};
   for (std::string& a : args) argv.push_back(a.data());
   argv.push_back(nullptr);
@@ -95,7 +101,7 @@ int launch_processes(const scenario::Scenario& scenario, const PlayOptions& opti
   int fd = -1;
   Board* board = create_board(fd);
   if (!board) return 1;
-  set_environment(scenario);
+  set_environment(scenario, options);
   pid_t launcher = getpid();
   std::vector<pid_t> pids;
   for (int rank = 0; rank < scenario.ranks; rank++) {
@@ -114,7 +120,7 @@ int launch_threads(const scenario::Scenario& scenario, const PlayOptions& option
   int fd = -1;
   Board* board = create_board(fd);
   if (!board) return 1;
-  set_environment(scenario);
+  set_environment(scenario, options);
   Stage stage = make_stage(scenario, options, *board);
   std::vector<std::thread> ranks;
   for (int rank = 0; rank < scenario.ranks; rank++) {

@@ -11,6 +11,7 @@ namespace lockstep::scene {
 struct PlayOptions {
   uint64_t seed = 0;  // 0: every rank keeps its number
   int shift = 0;
+  int ranks = 0;      // of a wider job than the file's; see widen_to()
   int board_fd = -1;  // set in a rank's process only
   int rank = -1;      // set in a rank's process only: a rank of the scene
   int launcher_pid = 0;

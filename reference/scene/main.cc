@@ -18,11 +18,12 @@ using lockstep::scenario::Scenario;
 using lockstep::scene::PlayOptions;
 
 constexpr const char* kUsage =
-    "usage: lockstep-scene FILE [--permute SEED] [--shift K] [--ranks-as processes|threads] [--print-ranks]\n"
+    "usage: lockstep-scene FILE [--permute SEED] [--shift K] [--ranks N] [--ranks-as processes|threads] [--print-ranks]\n"
     "\n"
     "Plays a scenario file as an NCCL program, one process or thread a rank.\n"
     "  --permute SEED   renumber the ranks; 0 keeps them\n"
     "  --shift K        put K agreed steps in front\n"
+    "  --ranks N        that many, where the file says whose program further ranks get\n"
     "  --ranks-as HOW   processes or threads, whatever the file says\n"
     "  --print-ranks    print the world rank of each rank of the scene, and do nothing else\n"
     "\n"
@@ -55,7 +56,8 @@ std::string read_arguments(int argc, char** argv, Arguments& out) {
       out.ranks_as = i + 1 < argc ? argv[++i] : "";
       if (out.ranks_as != "threads" && out.ranks_as != "processes")
         return "expected threads or processes after --ranks-as";
-    } else if (arg == "--permute" || arg == "--shift" || arg == "--rank" || arg == "--board" || arg == "--launcher") {
+    } else if (arg == "--permute" || arg == "--shift" || arg == "--rank" || arg == "--board" || arg == "--launcher" ||
+               arg == "--ranks") {
       if (!number(value)) return "expected a number after " + arg;
       if (arg == "--permute")
         out.play.seed = static_cast<uint64_t>(value);
@@ -63,6 +65,8 @@ std::string read_arguments(int argc, char** argv, Arguments& out) {
         out.play.shift = static_cast<int>(value);
       else if (arg == "--rank")
         out.play.rank = static_cast<int>(value);
+      else if (arg == "--ranks")
+        out.play.ranks = static_cast<int>(value);
       else if (arg == "--board")
         out.play.board_fd = static_cast<int>(value);
       else
@@ -77,8 +81,8 @@ std::string read_arguments(int argc, char** argv, Arguments& out) {
 }
 
 std::string check_fit(const Scenario& scenario, bool threads) {
-  if (threads && !scenario.untraced.empty())
-    return scenario.path + ": untraced ranks need processes of their own, so they cannot be threads";
+  if (threads && !(scenario.untraced.empty() && scenario.rank_environment.empty()))
+    return scenario.path + ": untraced ranks and settings of single ranks need processes of their own, so they cannot be threads";
   lockstep::scene::BoardPlan plan = lockstep::scene::plan_board(scenario);
   if (plan.ids > lockstep::scene::kMaxIds || plan.flags.size() > lockstep::scene::kMaxFlags)
     return scenario.path + ": more than " + std::to_string(lockstep::scene::kMaxIds) + " communicators or " +
@@ -104,6 +108,9 @@ int main(int argc, char** argv) {
 
   lockstep::Result<Scenario> scenario = lockstep::scenario::load_scenario(arguments.file);
   if (!scenario) return complain(scenario.error());
+  if (arguments.play.ranks > lockstep::scenario::kMaxRanks)
+    return complain("expected at most " + std::to_string(lockstep::scenario::kMaxRanks) + " after --ranks");
+  lockstep::scenario::widen_to(*scenario, arguments.play.ranks);
   bool threads = arguments.ranks_as.empty() ? scenario->threads : arguments.ranks_as == "threads";
   wrong = check_fit(*scenario, threads);
   if (!wrong.empty()) return complain(wrong);

@@ -55,8 +55,9 @@ class FileParser {
       return fail("expected \"name: value\", such as \"ranks: 3\" or \"rank 1: sync\", found \"" + line + "\"");
     std::string key = trim(line.substr(0, colon));
     std::string value = trim(line.substr(colon + 1));
+    if (key.rfind("env rank ", 0) == 0) return parse_rank_env(trim(key.substr(9)), value);
     bool program = key == "each" || key.rfind("rank ", 0) == 0;
-    if (key != "title" && key != "source" && key != "ranks" && scenario_.ranks == 0)
+    if (key != "title" && key != "source" && key != "trap" && key != "ranks" && scenario_.ranks == 0)
       return fail("expected \"ranks: N\" before \"" + key + "\"");
     if (program) return parse_program(key, value);
     if (key.rfind("comm ", 0) == 0) return parse_comm(trim(key.substr(5)), value);
@@ -64,11 +65,13 @@ class FileParser {
   }
 
   void parse_setting(const std::string& key, const std::string& value) {
-    if (!seen_.insert(key).second && key != "env") return fail("\"" + key + "\" is given twice");
+    if (!seen_.insert(key).second && key != "env" && key != "fault") return fail("\"" + key + "\" is given twice");
     if (key == "title")
       scenario_.title = value;
     else if (key == "source")
       scenario_.source = value;
+    else if (key == "trap")
+      scenario_.trap = value;
     else if (key == "ranks")
       parse_rank_count(value);
     else if (key == "threads")
@@ -79,10 +82,14 @@ class FileParser {
       scenario_.hang_seconds = seconds(key, value);
     else if (key == "deadline")
       scenario_.deadline = seconds(key, value);
+    else if (key == "widen")
+      parse_widen(value);
     else if (key == "untraced")
       parse_untraced(value);
     else if (key == "env")
       parse_env(value);
+    else if (key == "fault")
+      parse_fault(value);
     else if (key == "expect")
       parse_expect(value);
     else
@@ -120,10 +127,62 @@ class FileParser {
       fail("expected ranks such as 1 or 0,2 below " + std::to_string(scenario_.ranks) + ", found \"" + value + "\"");
   }
 
+  void parse_widen(const std::string& value) {
+    widen_line_ = line_;
+    const std::vector<int> ranks = parse_ranks(value, scenario_.ranks);
+    if (ranks.size() != 1)
+      return fail("expected a rank below " + std::to_string(scenario_.ranks) + ", found \"" + value + "\"");
+    scenario_.widen = ranks.front();
+  }
+
+  // Ranks that are added are in world and nowhere else, and nobody sends them anything.
+  void check_widen(const std::vector<Statement>& body) {
+    for (const Statement& s : body) {
+      const bool message = s.fn == abi::Fn::Send || s.fn == abi::Fn::Recv;
+      if ((names_communicator(s.verb) && s.name != kWorld) || message) {
+        line_ = widen_line_;
+        return fail("further ranks cannot do what rank " + std::to_string(scenario_.widen) + " does in line " +
+                    std::to_string(s.line) + ": expected collectives on world alone");
+      }
+      check_widen(s.body);
+    }
+  }
+
   void parse_env(const std::string& value) {
     size_t equal = value.find('=');
     if (equal == std::string::npos || equal == 0) return fail("expected \"env: NAME=VALUE\", found \"" + value + "\"");
     scenario_.environment.emplace_back(value.substr(0, equal), value.substr(equal + 1));
+  }
+
+  void parse_rank_env(const std::string& list, const std::string& value) {
+    const std::vector<int> ranks = parse_ranks(list, scenario_.ranks);
+    if (ranks.empty())
+      return fail("expected ranks such as 1 or 0,2 below " + std::to_string(scenario_.ranks) + ", found \"" + list +
+                  "\"");
+    const size_t equal = value.find('=');
+    if (equal == std::string::npos || equal == 0)
+      return fail("expected \"env rank LIST: NAME=VALUE\", found \"" + value + "\"");
+    for (const int rank : ranks)
+      scenario_.rank_environment[rank].emplace_back(value.substr(0, equal), value.substr(equal + 1));
+  }
+
+  // fault: ACTION rank R call N [KEY=VALUE]...
+  void parse_fault(const std::string& value) {
+    std::istringstream in(value);
+    std::string rank_word, rank, call_word, call;
+    Fault fault;
+    in >> fault.action >> rank_word >> rank >> call_word >> call;
+    const std::vector<int> ranks = parse_ranks(rank, scenario_.ranks);
+    if (rank_word != "rank" || call_word != "call" || ranks.size() != 1 || !parse_number(call, fault.call) ||
+        fault.call < 1)
+      return fail("expected \"fault: ACTION rank R call N KEY=VALUE...\", such as \"corrupt rank 1 call 3 element=5\"" +
+                  (", found \"" + value + "\""));
+    fault.rank = ranks.front();
+    for (std::string part; in >> part;) {
+      if (part.find('=') == std::string::npos) return fail("expected KEY=VALUE in a fault, found \"" + part + "\"");
+      fault.rest.push_back(part);
+    }
+    scenario_.faults.push_back(std::move(fault));
   }
 
   void parse_expect(const std::string& value) {
@@ -257,12 +316,14 @@ class FileParser {
       fail("expected \"title: ...\" before the end");
     else if (scenario_.expect.status.empty())
       fail("expected \"expect: status ...\" before the end");
+    else if (scenario_.widen >= 0)
+      check_widen(scenario_.programs[static_cast<size_t>(scenario_.widen)]);
   }
 
   Scenario scenario_;
   std::vector<std::string> lines_;
   std::set<std::string> seen_;
-  size_t at_ = 0, line_ = 0;
+  size_t at_ = 0, line_ = 0, widen_line_ = 0;
   bool programs_seen_ = false;
   std::string error_;
 };
@@ -270,8 +331,8 @@ class FileParser {
 }  // namespace
 
 const std::vector<std::string>& setting_words() {
-  static const std::vector<std::string> words = {"title",    "source",       "ranks",    "threads", "hang-seconds",
-                                                 "deadline", "kill-on-hang", "untraced", "env",     "expect"};
+  static const std::vector<std::string> words = {"title",    "source",       "trap",  "ranks",    "threads", "hang-seconds",
+                                                 "deadline", "kill-on-hang", "widen", "untraced", "env",  "fault",   "expect"};
   return words;
 }
 

@@ -9,6 +9,9 @@
 
 namespace lockstep::scenario {
 
+// Is `name` of such a statement a communicator?
+bool names_communicator(Verb verb);
+
 // Statements up to a closing brace (which stays) or the end.
 std::vector<Statement> parse_statements(Cursor& cursor);
 

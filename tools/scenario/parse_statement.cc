@@ -136,6 +136,11 @@ constexpr Simple kSimple[] = {
     {"spin", Verb::spin, Shape::seconds, ""},
     {"tell", Verb::tell, Shape::name, "the name of a flag"},
     {"await", Verb::await, Shape::name_and_number, "the name of a flag"},
+    {"judge", Verb::judge, Shape::nothing, ""},
+    {"device", Verb::device, Shape::number, "a device"},
+    {"try", Verb::attempt, Shape::block, ""},
+    {"beside", Verb::beside, Shape::block, ""},
+    {"graph", Verb::graph, Shape::counted_block, "how often it is launched"},
     {"await-end", Verb::await_end, Shape::rank, "a rank"},
     {"await-verdict", Verb::await_verdict, Shape::nothing, ""},
     {"init", Verb::init, Shape::name, "a communicator"},
@@ -227,11 +232,6 @@ void check_member(Cursor& cursor, const Scenario& scenario, int rank, const Stat
                             std::to_string(rank));
 }
 
-bool names_communicator(Verb verb) {
-  return verb == Verb::communicate || verb == Verb::init || verb == Verb::destroy || verb == Verb::finalize ||
-         verb == Verb::abort_comm;
-}
-
 void check_depth(Cursor& cursor, const Scenario& scenario, int rank, const std::vector<Statement>& body, int depth) {
   for (const Statement& s : body) {
     if (depth > kMaxDepth)
@@ -245,6 +245,11 @@ void check_depth(Cursor& cursor, const Scenario& scenario, int rank, const std::
 }
 
 }  // namespace
+
+bool names_communicator(Verb verb) {
+  return verb == Verb::communicate || verb == Verb::init || verb == Verb::destroy || verb == Verb::finalize ||
+         verb == Verb::abort_comm;
+}
 
 std::vector<Statement> parse_statements(Cursor& cursor) {
   std::vector<Statement> body;

@@ -30,6 +30,55 @@ const std::vector<std::string>& frame_names() {
   return names;
 }
 
+void widen_to(Scenario& scenario, int ranks) {
+  if (scenario.widen < 0) return;
+  std::optional<std::vector<int>>& victims = scenario.expect.victims;
+  const bool is_victim = victims && std::count(victims->begin(), victims->end(), scenario.widen);
+  for (; scenario.ranks < ranks; scenario.ranks++) {
+    scenario.communicators[0].groups[0].push_back(scenario.ranks);
+    scenario.programs.push_back(scenario.programs[static_cast<size_t>(scenario.widen)]);
+    if (is_victim) victims->push_back(scenario.ranks);
+  }
+}
+
+namespace {
+
+bool contains(const std::vector<Statement>& body, const std::vector<Verb>& verbs) {
+  return std::any_of(body.begin(), body.end(), [&](const Statement& s) {
+    return std::count(verbs.begin(), verbs.end(), s.verb) > 0 || contains(s.body, verbs);
+  });
+}
+
+bool any_rank_does(const Scenario& scenario, const std::vector<Verb>& verbs) {
+  return std::any_of(scenario.programs.begin(), scenario.programs.end(),
+                     [&](const std::vector<Statement>& program) { return contains(program, verbs); });
+}
+
+}  // namespace
+
+bool ends_processes(const Scenario& scenario) {
+  return any_rank_does(scenario, {Verb::exit, Verb::quick_exit, Verb::abort, Verb::segv, Verb::kill, Verb::kill_job,
+                                  Verb::await_end});
+}
+bool asks_for_judge(const Scenario& scenario) { return any_rank_does(scenario, {Verb::judge}); }
+
+std::string fault_setting(const Scenario& scenario, const std::vector<int>& world_rank, int shift) {
+  std::string text;
+  for (const Fault& fault : scenario.faults) {
+    // Each agreed step in front is one all-reduce on every communicator the rank has at the start.
+    const bool counts = std::all_of(fault.rest.begin(), fault.rest.end(), [](const std::string& part) {
+      return part.rfind("fn=", 0) != 0 || part == "fn=AllReduce";
+    });
+    int64_t call = fault.call;
+    for (const Communicator& c : scenario.communicators)
+      if (counts && !c.later && c.group_of(fault.rank)) call += shift;
+    text += (text.empty() ? "" : ";") + fault.action + ":rank=" +
+            std::to_string(world_rank[static_cast<size_t>(fault.rank)]) + ",call=" + std::to_string(call);
+    for (const std::string& part : fault.rest) text += "," + part;
+  }
+  return text;
+}
+
 namespace {
 
 // splitmix64, written out because the standard library's distributions differ between implementations.

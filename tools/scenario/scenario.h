@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -26,6 +27,10 @@ inline constexpr double kForever = std::numeric_limits<double>::infinity();
 inline constexpr int kMaxRanks = 256;
 inline constexpr const char* kWorld = "world";
 
+// Where a rank asks to be judged: the player makes the file that this variable names, and waits for the second one.
+inline constexpr const char* kJudgeVariable = "LOCKSTEP_SCENE_JUDGE";
+inline constexpr const char* kJudgedSuffix = ".done";
+
 enum class Verb : uint8_t {
   step,         // number: which one; -1 = the next
   phase,        // name
@@ -35,6 +40,7 @@ enum class Verb : uint8_t {
   stream,       // name: later calls go to this stream
   sync,         // the host waits for stream `name`; empty = the current one
   sync_device,  // the host waits for everything
+  graph,        // body, captured and launched `number` times
   stall,        // `seconds` of work on the current stream that the host does not wait for
   sleep,        // seconds
   spin,         // seconds, on the CPU
@@ -42,6 +48,7 @@ enum class Verb : uint8_t {
   await,        // waits until flag `name` was raised `number` times
   await_end,    // waits until rank `number` of the scene has ended
   await_verdict,  // waits until `lockstep run` has printed a verdict on this job
+  judge,          // waits until `lockstep scenario` has asked for the verdict that is compared
   init,         // makes communicator `name`
   destroy,
   finalize,
@@ -54,6 +61,9 @@ enum class Verb : uint8_t {
   kill_job,  // SIGKILL to every rank at once
   repeat,    // body, `number` times
   in,        // body, inside the function `name`
+  attempt,   // body, in which an error ends nothing
+  beside,    // body, on a thread of its own that the rank waits for at its end
+  device,    // number: the CUDA device from here on
 };
 
 struct Statement {
@@ -82,6 +92,14 @@ struct Communicator {
   const std::vector<int>* group_of(int rank) const;
 };
 
+// A mistake of the host runtime on purpose: see docs/host-runtime.md.
+struct Fault {
+  std::string action;
+  int rank = -1;
+  int64_t call = 0;                // from 1, of that rank's operations in the scene
+  std::vector<std::string> rest;  // KEY=VALUE
+};
+
 // What the verdict must be. A field that the file does not mention is not compared.
 struct Expectation {
   std::vector<std::string> status;         // any of these
@@ -102,13 +120,17 @@ struct Expectation {
 
 struct Scenario {
   std::string path, title, source;
+  std::string trap;  // the careless reading that would give another verdict; empty = none in particular
   int ranks = 0;
   bool threads = false;  // ranks are threads of one process
   double hang_seconds = 1;
   double deadline = 30;       // seconds after which the run counts as failed
   bool kill_on_hang = true;   // end the job once it has been judged hung
+  int widen = -1;             // whose program further ranks may be given, as in a larger job; -1 = nobody's
   std::vector<int> untraced;  // ranks whose process runs without the shim
   std::vector<std::pair<std::string, std::string>> environment;
+  std::map<int, std::vector<std::pair<std::string, std::string>>> rank_environment;  // of single ranks
+  std::vector<Fault> faults;
   std::vector<Communicator> communicators;       // [0] is world
   std::vector<std::vector<Statement>> programs;  // by rank of the scene
   Expectation expect;
@@ -118,6 +140,17 @@ struct Scenario {
 
 Result<Scenario> parse_scenario(const std::string& path, const std::string& text);
 Result<Scenario> load_scenario(const std::string& path);
+
+// The scene in a job of so many ranks: those that are added do what rank `widen` does. Nothing when there are as many.
+void widen_to(Scenario& scenario, int ranks);
+
+// Does any rank, alone, what ends its process?
+bool ends_processes(const Scenario& scenario);
+// Does any rank say when the verdict is to be asked for?
+bool asks_for_judge(const Scenario& scenario);
+
+// LOCKSTEP_HOST_FAULT for this permutation and shift; empty without faults.
+std::string fault_setting(const Scenario& scenario, const std::vector<int>& world_rank, int shift);
 
 // Reads the text after "expect:"; `where` is "file:line", for errors.
 Result<Expectation> parse_expectation(const std::string& where, const std::string& text, int ranks);
