@@ -76,6 +76,12 @@ Departure departure_of(const Evidence& evidence, const Wait& wait, size_t rank) 
     departure.how = "it ended only after the hang: it " + end_in_words(life);
     return departure;
   }
+  // Held up itself for the full threshold, it was given up by a watchdog or its own framework.
+  const bool given_up = life.end == End::status || (life.end == End::signal && !is_struck(life));
+  if (given_up && is_stuck(evidence, rank)) {
+    departure.how = "it ended only after it had waited itself: it " + end_in_words(life);
+    return departure;
+  }
   if (life.end != End::clean && was_stopped(evidence, rank)) return departure;  // with all the others
   departure = {life.end == End::clean ? Kind::left_early : Kind::died, true, life.when, "it " + end_in_words(life)};
   return departure;

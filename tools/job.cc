@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "tools/agreed.h"
+#include "tools/proven.h"
 
 namespace lockstep {
 namespace fs = std::filesystem;
@@ -102,6 +103,7 @@ Loaded load_one(const std::string& path) {
   Loaded loaded;
   loaded.process.emplace();
   loaded.process->file = std::move(*file);
+  count_proven_completions(loaded.process->file);
   loaded.process->liveness = trace::look_alive(loaded.process->file);
   return loaded;
 }

@@ -57,6 +57,16 @@ trace::Time last_work(const trace::TraceFile& file, const Rank& rank) {
   return file.last_call;
 }
 
+// When an operation of the rank was last seen to start or complete.
+trace::Time last_move(const trace::TraceFile& file, const Rank& rank) {
+  trace::Time last;
+  for (const trace::CommInfo& comm : file.comms)
+    if (comm.moved.wall_ns != 0 && comm.moved.mono_ns > last.mono_ns &&
+        std::find(rank.comms.begin(), rank.comms.end(), comm.serial) != rank.comms.end())
+      last = comm.moved;
+  return last;
+}
+
 // Errors before warnings before notes; what could not be traced to anybody after what could; within each the earliest
 // first, and an end before a mere absence. Everything after that makes the order the same however the traces were
 // found.
@@ -222,14 +232,19 @@ void remark_on_ring(const Evidence& evidence, Diagnosis& diagnosis) {
 Evidence gather(const Run& run, const Table& table, const JudgeOptions& options) {
   std::vector<Life> lives = lives_of(run);
   const bool outside = stopped_from_outside(run, lives);
-  std::vector<trace::Time> worked;
-  for (const Rank& rank : run.ranks) worked.push_back(last_work(run.processes[rank.process].file, rank));
+  std::vector<trace::Time> worked, moved;
+  for (const Rank& rank : run.ranks) {
+    const trace::TraceFile& file = run.processes[rank.process].file;
+    worked.push_back(last_work(file, rank));
+    moved.push_back(last_move(file, rank));
+  }
   return Evidence{run,
                   table,
                   std::move(lives),
                   options.threshold_ns.value_or(threshold_of(run)),
                   outside,
                   std::move(worked),
+                  std::move(moved),
                   options.kept_rows};
 }
 

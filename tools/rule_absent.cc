@@ -131,7 +131,9 @@ std::vector<Finding> blame(const Evidence& evidence, const Wait& wait, const std
   std::map<Kind, Finding> by_kind;
   for (const size_t rank : culprits) {
     const Departure departure = departure_of(evidence, wait, rank);
-    if (!departure.final && !is_late_enough(evidence, wait, age)) continue;  // merely late so far
+    const bool late = is_late_enough(evidence, wait, age) &&
+                      (evidence.life(rank).end != End::none || evidence.quiet(rank) >= evidence.threshold_ns / 2);
+    if (!departure.final && !late) continue;  // on its way so far
     const Kind kind = kind_for(wait, departure.kind);
     auto [place, is_new] = by_kind.try_emplace(kind);
     Finding& finding = place->second;

@@ -22,8 +22,45 @@ bool is_crash(const Life& life) {
   return life.end == End::signal && !is_request_to_stop(life.code) && life.code != 6 /* SIGABRT */;
 }
 
+// Ended as watchdogs and frameworks end a process that waits in vain, after a silence of the full threshold, with calls
+// that may be pending for all one knows and nothing that tells where it was.
+bool may_have_waited(const Evidence& evidence, size_t rank) {
+  const Life& life = evidence.life(rank);
+  const bool by_itself = life.end == End::status || (life.end == End::signal && life.code == 6 /* SIGABRT */);
+  if (!by_itself || evidence.quiet(rank) < evidence.threshold_ns || where_it_sits(evidence, rank) != Sits::unknown)
+    return false;
+  for (const Comm& comm : evidence.table.comms)
+    for (const Member& member : comm.members) {
+      const trace::CommInfo& info = *member.info;
+      if (member.rank == rank && (info.coll_completed.value_or(0) < member.launched ||
+                                  info.p2p_completed.value_or(0) < info.p2p_called))
+        return true;
+    }
+  return false;
+}
+
+// Was somebody else held up for the full threshold when this rank ended?
+bool others_had_waited(const Evidence& evidence, size_t rank) {
+  for (size_t other = 0; other < evidence.run.ranks.size(); other++) {
+    const int64_t moved = std::max(evidence.worked[other].wall_ns, evidence.moved[other].wall_ns);
+    if (other != rank && moved + evidence.threshold_ns <= evidence.life(rank).when.wall_ns &&
+        where_it_sits(evidence, other) == Sits::waiting)
+      return true;
+  }
+  return false;
+}
+
+// Asked to end, as launchers ask the others when one has ended badly?
+bool was_asked_after_another(const Evidence& evidence, size_t rank) {
+  const Life& life = evidence.life(rank);
+  if (life.end != End::signal || !is_request_to_stop(life.code) || is_struck(life)) return false;
+  for (size_t other = 0; other < evidence.run.ranks.size(); other++)
+    if (other != rank && is_bad(evidence.life(other)) && evidence.life(other).when.wall_ns < life.when.wall_ns) return true;
+  return false;
+}
+
 bool had_waited(const Evidence& evidence, const std::vector<Wait>& waits, size_t rank) {
-  return is_stuck(evidence, rank) || std::any_of(waits.begin(), waits.end(), [&](const Wait& wait) {
+  return is_stuck(evidence, rank) || may_have_waited(evidence, rank) || std::any_of(waits.begin(), waits.end(), [&](const Wait& wait) {
            return wait.age_ns >= evidence.threshold_ns &&
                   std::find(wait.waiting.begin(), wait.waiting.end(), rank) != wait.waiting.end();
          });
@@ -84,7 +121,7 @@ std::vector<Finding> find_deaths(const Evidence& evidence, const std::vector<Wai
   });
   if (struck != dead.end()) std::rotate(dead.begin(), struck, struck + 1);
   // An error that is known already is the first cause of deaths that came after it.
-  const bool known_before = std::any_of(found.begin(), found.end(), [&](const Finding& finding) {
+  const bool known_before = others_had_waited(evidence, dead.front()) || std::any_of(found.begin(), found.end(), [&](const Finding& finding) {
     return finding.severity == Severity::error && finding.hangs && finding.since.wall_ns <= ended(dead.front());
   });
 
@@ -93,7 +130,7 @@ std::vector<Finding> find_deaths(const Evidence& evidence, const std::vector<Wai
   finding.since = evidence.life(dead.front()).when;
   const bool alike = all_alike(evidence, dead);
   for (const size_t rank : dead) {
-    const bool first = rank == dead.front() && !known_before;
+    const bool first = rank == dead.front() && !known_before && !was_asked_after_another(evidence, rank);
     if (!alike && !is_named(found, rank) && (first || is_crash(evidence.life(rank)))) {
       finding.culprits.push_back(rank);
       finding.actual[rank] = std::nullopt;

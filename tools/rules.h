@@ -9,6 +9,7 @@
 
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -32,12 +33,15 @@ struct Evidence {
   int64_t threshold_ns;
   bool outside;                     // the whole run was stopped from outside
   std::vector<trace::Time> worked;  // by rank: its last call that communicates; a watchdog's polling is none
+  std::vector<trace::Time> moved;   // by rank: when something it had enqueued was last seen to start or complete
   uint64_t kept_rows;               // rows before the first open one that are on record whatever was left out
 
   const Life& life(size_t rank) const { return lives[run.ranks[rank].process]; }
   const trace::TraceFile& file(size_t rank) const { return run.process_of(rank).file; }
-  // For how long a rank has made no call that communicates, by its own clock.
-  int64_t quiet(size_t rank) const { return life(rank).seen.mono_ns - worked[rank].mono_ns; }
+  // For how long a rank has made no call that communicates, and none that it made has gone on, by its own clock.
+  int64_t quiet(size_t rank) const {
+    return life(rank).seen.mono_ns - std::max(worked[rank].mono_ns, moved[rank].mono_ns);
+  }
 };
 
 struct Wait {

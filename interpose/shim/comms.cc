@@ -14,6 +14,7 @@
 
 #include "interpose/abi/nccl.h"
 #include "interpose/shim/clock.h"
+#include "interpose/shim/driver.h"
 #include "interpose/shim/real.h"
 #include "interpose/shim/recorder.h"
 #include "interpose/shim/states.h"
@@ -124,6 +125,13 @@ uint32_t generation_of(uint64_t id, int32_t rank) {
   return generation;
 }
 
+// The device of the calling thread, by which two ranks on one device are known although NCCL makes no communicator of them.
+int32_t device_now() {
+  const Driver* cuda = __atomic_load_n(&driver, __ATOMIC_ACQUIRE);
+  int device = -1;
+  return cuda && cuda->context_device && cuda->context_device(&device) == kCudaSuccess ? device : -1;
+}
+
 void fill(trace::CommSlot& slot, const NewComm& spec, uint32_t tid) {
   slot.serial.store(0, std::memory_order_release);
   slot.state.store(static_cast<uint32_t>(CommState::initialising), std::memory_order_relaxed);
@@ -133,7 +141,7 @@ void fill(trace::CommSlot& slot, const NewComm& spec, uint32_t tid) {
   slot.parent_serial = spec.parent ? spec.parent->serial : 0;
   slot.rank = spec.rank;
   slot.nranks = spec.nranks;
-  slot.device = -1;
+  slot.device = device_now();
   slot.creator_tid = tid;
   slot.handle = 0;
   slot.created_stamp = spec.stamp;
@@ -156,6 +164,7 @@ void fill(trace::CommSlot& slot, const NewComm& spec, uint32_t tid) {
   slot.captured.store(0, std::memory_order_relaxed);
   slot.blind.store(0, std::memory_order_relaxed);
   slot.unwatched.store(0, std::memory_order_relaxed);
+  slot.moved_stamp.store(0, std::memory_order_relaxed);
   slot.config = spec.config;
   for (trace::CallSummary& call : slot.recent) call.event.store(0, std::memory_order_relaxed);
 }

@@ -31,6 +31,7 @@ bool look_up(void* library, F& to, const char* name) {
 
 bool fill(void* library) {
   look_up(library, table.stream_context, "cuStreamGetCtx");
+  look_up(library, table.context_device, "cuCtxGetDevice");
   look_up(library, table.pointer_attribute, "cuPointerGetAttribute");
   if (!look_up(library, table.launch_host, "cuLaunchHostFunc"))
     if (void* runtime = dlopen("libcudart.so.13", RTLD_NOLOAD | RTLD_LAZY)) look_up(runtime, table.launch_host, "cudaLaunchHostFunc");

@@ -17,6 +17,7 @@ struct Driver {
   int (*context_get)(void** context);
   int (*context_set)(void* context);
   int (*stream_context)(void* stream, void** context);          // may be nullptr
+  int (*context_device)(int* device);                           // may be nullptr
   int (*event_create)(void** event, unsigned flags);
   int (*event_record)(void* event, void* stream);
   int (*event_query)(void* event);

@@ -121,6 +121,10 @@ bool make_events(const Driver& cuda, Probe& probe, void* context) {
   return probe.before && probe.after;
 }
 
+uint64_t out_of(const ProbeRing& ring) {
+  return ring.head.load(std::memory_order_relaxed) - ring.tail.load(std::memory_order_relaxed);
+}
+
 Probe* take_probe(ProbeRing& ring) {
   lock(ring.lock);
   const uint64_t head = ring.head.load(std::memory_order_relaxed);
@@ -153,6 +157,12 @@ ProbeRing* ring_of(const Driver& cuda, Comm& comm, void* stream) {
   return ring;
 }
 
+// Those next in line are watched one by one: where a job is stuck, it is among them. Of those far behind some are enough
+// to see that the line moves on.
+bool is_worth_watching(uint64_t out, uint64_t number) {
+  return out < kProbes / 2 || number % (out < kProbes * 3 / 4 ? 4 : 16) == 0;
+}
+
 // --- the driver thread ---------------------------------------------------------------------------------------------------------
 
 bool done(const Driver& cuda, void* event) {
@@ -174,6 +184,7 @@ void note(ProbeRing& ring, const Probe& probe, Reached what) {
   lock(ring.lock);
   if (ring.comm) {
     trace::CommSlot& slot = *ring.comm->slot;
+    slot.moved_stamp.store(stamp_now(recorder.tsc), std::memory_order_relaxed);
     raise_to(slot.coll_started, probe.collectives);
     raise_to(slot.p2p_started, probe.messages);
     if (what == Reached::end) {
@@ -266,7 +277,9 @@ Probe* watch_start(Comm& comm, void* stream) {
   const Driver* cuda = __atomic_load_n(&driver, __ATOMIC_ACQUIRE);
   if (!cuda || !recorder.config.states) return nullptr;
   ProbeRing* ring = ring_of(*cuda, comm, stream);
-  Probe* probe = ring ? take_probe(*ring) : nullptr;
+  const uint64_t number =
+      comm.slot->coll_returned.load(std::memory_order_relaxed) + comm.slot->p2p_returned.load(std::memory_order_relaxed);
+  Probe* probe = ring && is_worth_watching(out_of(*ring), number) ? take_probe(*ring) : nullptr;
   if (!probe) {
     comm.slot->unwatched.fetch_add(1, std::memory_order_relaxed);
     bell.fetch_add(1, std::memory_order_relaxed);

@@ -337,7 +337,8 @@ struct CommSlot {  // writer: process
   std::atomic<uint32_t> blind;           // process: BlindBits
   std::atomic<uint32_t> unwatched;       // process: operations without start and completion, all probes being out
   CommConfig config;
-  uint8_t reserved[216];
+  std::atomic<uint64_t> moved_stamp;     // helper: when an operation was last seen to start or complete; 0 = not known
+  uint8_t reserved[208];
 
   CallSummary recent[kRecentCalls];
 };

@@ -235,10 +235,11 @@ void add_recent(const CommSlot& first, const CommSlot& second, const Clock& cloc
 }
 
 // What format 2 added. In an older file the same bytes are zero, which would say "none started".
-void add_since_2(const CommSlot& slot, CommInfo& comm) {
+void add_since_2(const CommSlot& slot, const Clock& clock, CommInfo& comm) {
   const auto known = [](uint64_t n) { return n == UINT64_MAX ? std::optional<uint64_t>() : std::optional<uint64_t>(n); };
   comm.p2p_started = known(slot.p2p_started.load(std::memory_order_relaxed));
   comm.p2p_completed = known(slot.p2p_completed.load(std::memory_order_relaxed));
+  comm.moved = clock.at(slot.moved_stamp.load(std::memory_order_relaxed));
   comm.last_stream = slot.last_stream.load(std::memory_order_relaxed);
   comm.captured = slot.captured.load(std::memory_order_relaxed);
   comm.unwatched = slot.unwatched.load(std::memory_order_relaxed);
@@ -290,7 +291,7 @@ void read_comms(const InputFile& file, const Clock& clock, TraceFile& out) {
     Copy<CommSlot> second;
     if (!copy(file, offset, second) || second->serial.load(std::memory_order_relaxed) == 0) return;
     CommInfo comm = comm_of(*second, clock);
-    if (out.header.version_major >= 2) add_since_2(*second, comm);
+    if (out.header.version_major >= 2) add_since_2(*second, clock, comm);
     add_recent(*first, *second, clock, comm);
     out.comms.push_back(std::move(comm));
   });

@@ -183,8 +183,13 @@ class Rank {
 
   void allocate() {
     size_t bytes = std::max<size_t>(bytes_needed(scenario_.programs[static_cast<size_t>(scene_rank_)]), 4096);
-    cuda(cudaMalloc(&send_, bytes), "cudaMalloc");
-    cuda(cudaMalloc(&recv_, bytes), "cudaMalloc");
+    // Digests are made of memory that the host can read.
+    const bool for_digests = std::getenv("LOCKSTEP_DIGEST") != nullptr;
+    for (void** buffer : {&send_, &recv_})
+      if (for_digests)
+        cuda(cudaMallocHost(buffer, bytes), "cudaMallocHost");
+      else
+        cuda(cudaMalloc(buffer, bytes), "cudaMalloc");
     cuda(cudaMemset(send_, 0, bytes), "cudaMemset");
   }
 

@@ -244,6 +244,38 @@ TEST(ScenarioParse, ThePageExplainsEveryWord) {
     EXPECT_TRUE(page.find("`" + w + ": ") != std::string::npos || page.find("`" + w + ":`") != std::string::npos) << w;
 }
 
+// Diagnoses are easy on jobs that hang for the obvious reason: at least half of the scenes must be otherwise.
+TEST(ScenarioParse, HalfOfTheScenesAreHealthyOrTraps) {
+  size_t all = 0, hard = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(HANGS_DIR)) {
+    if (entry.path().extension() != ".hang") continue;
+    Result<Scenario> s = load_scenario(entry.path());
+    ASSERT_TRUE(s) << s.error();
+    all++;
+    const std::vector<std::string>& status = s->expect.status;
+    hard += !s->trap.empty() || std::count(status.begin(), status.end(), "healthy") > 0;
+  }
+  EXPECT_GE(all, 80u);
+  EXPECT_GE(2 * hard, all) << hard << " of " << all;
+}
+
+// The page of real hangs names scenes: all of them are there.
+TEST(ScenarioParse, ThePageOfRealHangsNamesScenesThatExist) {
+  const std::string page = read(HANGS_PAGE);
+  ASSERT_FALSE(page.empty());
+  size_t named = 0;
+  for (size_t at = 0; (at = page.find('`', at)) != std::string::npos;) {
+    const size_t end = page.find('`', at + 1);
+    ASSERT_NE(end, std::string::npos);
+    const std::string word = page.substr(at + 1, end - at - 1);
+    at = end + 1;
+    if (word.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789-") != std::string::npos || word[0] == '-') continue;
+    named++;
+    EXPECT_TRUE(std::filesystem::exists(std::string(HANGS_DIR) + "/" + word + ".hang")) << word;
+  }
+  EXPECT_GE(named, 80u);
+}
+
 TEST(ScenarioParse, MissingFileAndFolder) {
   for (const char* path : {"/nonexistent.hang", "/tmp"}) {
     Result<Scenario> s = load_scenario(path);

@@ -74,6 +74,9 @@ struct Act {
 struct SimComm {
   std::vector<int> ranks;
   int stream = 0;
+  int parent = -1;  // split from that one, by all its ranks at once, as ...
+  int split = 0;    // ... its split of this number, from 1
+  int color = 0;
 };
 
 struct Schedule {
@@ -146,7 +149,16 @@ struct Execution {
   std::vector<Process> processes;  // what the traces hold
 };
 
-// `cut` = when the job is looked at. Mismatched calls complete or hang, by the seed.
-Execution execute(const Schedule& schedule, uint64_t seed, double cut, const Loss& loss, bool stopped_from_outside);
+// What happens at the cut.
+enum class Ending : uint8_t {
+  looked_at,  // somebody asks for a verdict
+  stopped,    // all ranks are asked to end
+  torn_down,  // watchdogs abort some of those that have waited for long, then a launcher ends the rest
+};
+
+// `cut` = when the job is looked at. Mismatched calls complete or hang, by the seed. `threads`: the ranks are threads of
+// one process, with one trace.
+Execution execute(const Schedule& schedule, uint64_t seed, double cut, const Loss& loss,
+                  Ending ending = Ending::looked_at, bool threads = false);
 
 }  // namespace lockstep::test

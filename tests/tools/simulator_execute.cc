@@ -73,7 +73,7 @@ struct Host {
 
 class Machine {
  public:
-  Machine(const Schedule& schedule, uint64_t seed) : schedule_(schedule), seed_(seed) {
+  Machine(const Schedule& schedule, uint64_t seed, bool threads) : schedule_(schedule), seed_(seed), threads_(threads) {
     const size_t n = static_cast<size_t>(schedule.ranks);
     hosts_.resize(n);
     files_.resize(n);
@@ -83,7 +83,7 @@ class Machine {
     out_.waits.resize(n);
   }
 
-  Execution run(double cut, const Loss& loss, bool stopped) {
+  Execution run(double cut, const Loss& loss, Ending ending) {
     while (true) {
       while (step_all()) {
       }
@@ -93,7 +93,7 @@ class Machine {
       out_.end = now_;
     }
     now_ = std::isfinite(cut) ? std::max(cut, now_) : now_;
-    close(loss, stopped);
+    close(loss, ending);
     return std::move(out_);
   }
 
@@ -105,6 +105,7 @@ class Machine {
 
   // Each process has a monotonic clock of its own; the hosts' wall clocks differ a little.
   trace::Time time_of(int rank) const {
+    if (threads_) rank = 0;
     const int64_t ns = static_cast<int64_t>((now_ + 1000) * 1e9);
     return {ns + 5'000'000'000LL * rank, 1'800'000'000'000'000'000LL + ns + 20'000'000LL * (rank % 3)};
   }
@@ -333,26 +334,50 @@ class Machine {
       reach(act.event);
       TraceFile& at = file(rank);
       const std::vector<int>& ranks = comm(act.comm).ranks;
+      const bool is_split = comm(act.comm).parent >= 0;
       CommInfo made;
       made.serial = static_cast<uint32_t>(at.comms.size() + 1);
       made.state = CommState::initialising;
       made.id = mixed(77, static_cast<uint64_t>(act.comm)) | 1;
-      made.rank = static_cast<int>(std::find(ranks.begin(), ranks.end(), rank) - ranks.begin());
-      made.nranks = static_cast<int>(ranks.size());
+      if (is_split) {
+        const CommInfo& parent = info(rank, comm(act.comm).parent);
+        made.parent_id = parent.id;
+        made.parent_serial = parent.serial;
+        made.split_count = static_cast<uint32_t>(comm(act.comm).split);
+        made.color = comm(act.comm).color;
+      } else {
+        made.rank = static_cast<int>(std::find(ranks.begin(), ranks.end(), rank) - ranks.begin());
+        made.nranks = static_cast<int>(ranks.size());
+      }
       made.name = act.comm ? "c" + std::to_string(act.comm) : "";
       made.created = time_of(rank);
       made.creator_tid = at.threads.front().tid;
       h.info_of[act.comm] = at.comms.size();
-      record(rank, Fn::CommInitRank, nullptr).new_comm = made.serial;
+      Call& call = record(rank, is_split ? Fn::CommSplit : Fn::CommInitRank, nullptr);
+      call.new_comm = made.serial;
+      if (is_split) call.comm = made.parent_serial;
       at.comms.push_back(std::move(made));
       leave_open(rank);
       joined.insert(rank);
     }
-    if (joined.size() < comm(act.comm).ranks.size()) return false;
+    if (!all_joined(act.comm)) return false;
+    const std::vector<int>& ranks = comm(act.comm).ranks;
+    info(rank, act.comm).rank = static_cast<int>(std::find(ranks.begin(), ranks.end(), rank) - ranks.begin());
+    info(rank, act.comm).nranks = static_cast<int>(ranks.size());
     info(rank, act.comm).state = CommState::live;
     info(rank, act.comm).ready = time_of(rank);
     come_back(rank);
     return true;
+  }
+  // A split waits for all ranks of the parent, whatever part they go to.
+  bool all_joined(int index) const {
+    const SimComm& of = comm(index);
+    if (of.parent < 0) return joined_[static_cast<size_t>(index)].size() == of.ranks.size();
+    size_t joined = 0;
+    for (size_t other = 0; other < joined_.size(); other++)
+      if (schedule_.comms[other].parent == of.parent && schedule_.comms[other].split == of.split)
+        joined += joined_[other].size();
+    return joined == comm(of.parent).ranks.size();
   }
   void tear_down(int rank, int index) {
     record(rank, Fn::CommDestroy, nullptr).comm = info(rank, index).serial;
@@ -444,7 +469,80 @@ class Machine {
       at.calls.erase(at.calls.begin(), at.calls.end() - static_cast<std::ptrdiff_t>(loss.ring));
     }
   }
-  void close(const Loss& loss, bool stopped) {
+  // Watchdogs give up where a rank has waited for long; a moment later somebody notices, and ends what is left.
+  void end_by_others(Ending ending) {
+    if (ending == Ending::looked_at) return;
+    const auto random = [&](int rank) { return mixed(seed_ + 5, static_cast<uint64_t>(rank)); };
+    for (int rank = 0; rank < schedule_.ranks && ending == Ending::torn_down; rank++) {
+      const bool has_waited = out_.waits[static_cast<size_t>(rank)] && now_ - host(rank).moved_at >= kSimThreshold;
+      if (has_waited && !threads_ && random(rank) % 2) end(rank, SIGABRT);
+    }
+    if (ending == Ending::torn_down) now_ += 0.6;
+    for (int rank = 0; rank < schedule_.ranks; rank++) {
+      if (host(rank).ended) continue;
+      file(rank).last_beat = time_of(rank);
+      end(rank, SIGTERM);
+    }
+  }
+
+  // One file for all ranks: one clock, one ring, handles and threads of their own.
+  TraceFile merged() {
+    TraceFile all = file(0);
+    all.header.env_rank = all.header.env_world_size = -1;
+    all.comms.clear(), all.calls.clear(), all.threads.clear(), all.snapshots.clear();
+    all.exit_time = {};
+    struct Placed {
+      int rank;
+      size_t index;
+    };
+    std::vector<Placed> order;
+    for (int rank = 0; rank < schedule_.ranks; rank++)
+      for (size_t i = 0; i < file(rank).calls.size(); i++) order.push_back({rank, i});
+    const auto called = [&](const Placed& at) { return file(at.rank).calls[at.index].called.mono_ns; };
+    std::stable_sort(order.begin(), order.end(), [&](const Placed& a, const Placed& b) { return called(a) < called(b); });
+    std::vector<std::vector<uint64_t>> event_of(static_cast<size_t>(schedule_.ranks));
+    for (int rank = 0; rank < schedule_.ranks; rank++) event_of[static_cast<size_t>(rank)].resize(file(rank).calls.size());
+    for (size_t i = 0; i < order.size(); i++) event_of[static_cast<size_t>(order[i].rank)][order[i].index] = i;
+    const auto serial_of = [](int rank, uint32_t serial) {
+      return serial ? serial + static_cast<uint32_t>(rank) * 1000 : 0;
+    };
+    const auto renumber = [&](int rank, Call& call) {
+      call.event = event_of[static_cast<size_t>(rank)][call.event];
+      call.comm = serial_of(rank, call.comm);
+      call.new_comm = serial_of(rank, call.new_comm);
+      call.stream += static_cast<uint64_t>(rank) * 100;
+      if (call.group) call.group += static_cast<uint32_t>(rank) * 100000;
+    };
+    for (const Placed& at : order) {
+      all.calls.push_back(file(at.rank).calls[at.index]);
+      renumber(at.rank, all.calls.back());
+    }
+    bool all_ended = true;
+    for (int rank = 0; rank < schedule_.ranks; rank++) {
+      TraceFile& own = file(rank);
+      all_ended = all_ended && host(rank).ended;
+      for (CommInfo& comm : own.comms) {
+        comm.serial = serial_of(rank, comm.serial);
+        comm.parent_serial = serial_of(rank, comm.parent_serial);
+        for (Call& call : comm.recent) renumber(rank, call);
+        all.comms.push_back(std::move(comm));
+      }
+      trace::ThreadInfo thread = own.threads.front();
+      if (thread.open_call) thread.open_call = event_of[static_cast<size_t>(rank)][*thread.open_call];
+      all.threads.push_back(std::move(thread));
+      for (trace::Snapshot& shot : own.snapshots) all.snapshots.push_back(std::move(shot));
+      if (rank) all.symbols.insert(all.symbols.end(), own.symbols.begin(), own.symbols.end());
+      if (own.exit_time.mono_ns > all.exit_time.mono_ns)
+        all.exit_kind = own.exit_kind, all.exit_code = own.exit_code, all.exit_time = own.exit_time;
+      if (own.last_call.mono_ns > all.last_call.mono_ns) all.last_call = own.last_call;
+      if (own.last_beat.mono_ns > all.last_beat.mono_ns) all.last_beat = own.last_beat;
+    }
+    all.events = all.calls.size();
+    if (!all_ended) all.exit_kind = {}, all.exit_code = 0, all.exit_time = {};
+    return all;
+  }
+
+  void close(const Loss& loss, Ending ending) {
     for (int rank = 0; rank < schedule_.ranks; rank++) {
       Host& h = host(rank);
       TraceFile& at = file(rank);
@@ -457,19 +555,27 @@ class Machine {
       if (!h.ended) {
         at.last_beat = time_of(rank);
         snapshot(rank);
-        if (stopped) end(rank, SIGTERM);
       }
+    }
+    end_by_others(ending);
+    const auto keep = [&](TraceFile at, bool ended) {
       lose(at, loss);
-      if (loss.no_trace.count(rank)) continue;
       Process process;
-      process.liveness = h.ended ? trace::Liveness::dead : trace::Liveness::alive;
+      process.liveness = ended ? trace::Liveness::dead : trace::Liveness::alive;
       process.file = std::move(at);
       out_.processes.push_back(std::move(process));
+    };
+    if (threads_) {
+      const bool all_ended = std::all_of(hosts_.begin(), hosts_.end(), [](const Host& h) { return h.ended; });
+      return keep(merged(), all_ended);
     }
+    for (int rank = 0; rank < schedule_.ranks; rank++)
+      if (!loss.no_trace.count(rank)) keep(std::move(file(rank)), host(rank).ended);
   }
 
   const Schedule& schedule_;
   uint64_t seed_;
+  bool threads_;
   double now_ = 0;
   std::vector<Host> hosts_;
   std::vector<TraceFile> files_;
@@ -481,8 +587,8 @@ class Machine {
 
 }  // namespace
 
-Execution execute(const Schedule& schedule, uint64_t seed, double cut, const Loss& loss, bool stopped_from_outside) {
-  return Machine(schedule, seed).run(cut, loss, stopped_from_outside);
+Execution execute(const Schedule& schedule, uint64_t seed, double cut, const Loss& loss, Ending ending, bool threads) {
+  return Machine(schedule, seed, threads).run(cut, loss, ending);
 }
 
 }  // namespace lockstep::test

@@ -102,7 +102,9 @@ class Breaker {
     if (!find([](const Act& a) { return a.what == Do::call || a.what == Do::init || a.what == Do::group_start; }))
       return false;
     const Act& before = program()[at_];
-    fault_.sharp = before.what != Do::init || before.comm == 0;  // who is to join a later one is written nowhere
+    // Who is to join a later communicator is written nowhere, unless it is split from one that exists.
+    fault_.sharp = before.what != Do::init || before.comm == 0 ||
+                   schedule_.comms[static_cast<size_t>(before.comm)].parent >= 0;
     insert(act, at_);
     fault_.may_blame = {fault_.rank};
     fault_.kinds = std::move(kinds);

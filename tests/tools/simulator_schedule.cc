@@ -65,22 +65,41 @@ class Maker {
   // Neighbours (tensor parallel) or every k-th rank (data parallel).
   void add_family(int size) {
     const int groups = schedule_.ranks / size;
-    const bool neighbours = random_.chance(0.5);
+    const bool neighbours = random_.chance(0.5), split = random_.chance(0.4);
     families_.emplace_back();
     for (int group = 0; group < groups; group++) {
       std::vector<int> ranks;
       for (int i = 0; i < size; i++) ranks.push_back(neighbours ? group * size + i : group + i * groups);
       families_.back().push_back(static_cast<int>(schedule_.comms.size()));
       add_comm(std::move(ranks));
+      if (split) schedule_.comms.back().parent = 0, schedule_.comms.back().color = group;
     }
   }
   void make(int comm) {
     if (made_[static_cast<size_t>(comm)]) return;
+    if (schedule_.comms[static_cast<size_t>(comm)].parent >= 0) return make_split(comm);
     made_[static_cast<size_t>(comm)] = true;
     event_++;
     for (const int rank : schedule_.comms[static_cast<size_t>(comm)].ranks) {
       compute(rank);
       add(rank, {Do::init, comm});
+    }
+  }
+
+  // A split is one call of all ranks of the parent, and makes the whole family.
+  void make_split(int comm) {
+    event_++;
+    splits_++;
+    for (const std::vector<int>& family : families_) {
+      if (std::find(family.begin(), family.end(), comm) == family.end()) continue;
+      for (const int each : family) {
+        schedule_.comms[static_cast<size_t>(each)].split = splits_;
+        made_[static_cast<size_t>(each)] = true;
+        for (const int rank : schedule_.comms[static_cast<size_t>(each)].ranks) {
+          compute(rank);
+          add(rank, {Do::init, each});
+        }
+      }
     }
   }
 
@@ -221,7 +240,7 @@ class Maker {
   Schedule schedule_;
   std::vector<std::vector<int>> families_;  // communicators that are used alike
   std::vector<bool> made_;
-  int event_ = 0, streams_ = 1, slow_ = -1;
+  int event_ = 0, streams_ = 1, slow_ = -1, splits_ = 0;
   double sync_chance_ = 0;
   bool lengthy_;
 };

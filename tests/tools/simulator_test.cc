@@ -24,7 +24,8 @@ struct Case {
   Schedule schedule;
   std::vector<Fault> faults;
   Loss loss;
-  bool to_the_end = true, stopped = false;
+  bool to_the_end = true, threads = false;
+  Ending ending = Ending::looked_at;
   double cut = 0;
 };
 
@@ -58,9 +59,14 @@ Case make_case(uint64_t seed, bool lengthy = false) {
   }
   made.loss = random_loss(random, made.schedule.ranks);
   made.to_the_end = random.chance(0.7);
-  made.stopped = random.chance(0.15);
-  const double end = execute(made.schedule, seed, std::numeric_limits<double>::infinity(), {}, false).end;
+  if (random.chance(0.15)) made.ending = Ending::stopped;
+  const double end = execute(made.schedule, seed, std::numeric_limits<double>::infinity(), {}).end;
   made.cut = made.to_the_end ? end + kSimThreshold * random.real(1.1, 3) : random.real(0, end * 1.2);
+  if (made.to_the_end && random.chance(0.2)) made.ending = Ending::torn_down;
+  const auto ends_a_process = [](const Fault& fault) {
+    return fault.kind == FaultKind::dies || fault.kind == FaultKind::leaves;
+  };
+  made.threads = random.chance(0.15) && std::none_of(made.faults.begin(), made.faults.end(), ends_a_process);
   return made;
 }
 
@@ -156,7 +162,7 @@ size_t leave_out_agreed(std::vector<Process>& processes) {
 }
 
 Outcome play(const Case& of) {
-  Execution ran = execute(of.schedule, of.seed, of.cut, of.loss, of.stopped);
+  Execution ran = execute(of.schedule, of.seed, of.cut, of.loss, of.ending, of.threads);
   if (std::getenv("LOCKSTEP_SIM_SEED")) print_job(of, ran);
   std::set<int> may, doubtful;
   bool sharp = of.faults.size() == 1, differ = false;
@@ -194,7 +200,7 @@ Outcome play(const Case& of) {
     if (of.faults.empty() && !of.loss.any())
       outcome.wrong = std::string("no fault, and yet ") + kind_name(finding.kind) + ": " + finding.summary;
   }
-  if (waiting && of.to_the_end && diagnosis.verdict == Verdict::healthy && !of.stopped) outcome.silent = true;
+  if (waiting && of.to_the_end && diagnosis.verdict == Verdict::healthy && of.ending == Ending::looked_at) outcome.silent = true;
   if (!diagnosis.findings.empty() && of.faults.size() == 1) {
     const std::vector<Kind>& kinds = of.faults[0].kinds;
     const Finding& first = diagnosis.findings.front();
@@ -229,7 +235,7 @@ void play_seeds(uint64_t first, uint64_t count) {
     score.jobs++;
     score.acted += outcome.acted;
     score.exact += outcome.acted && outcome.exact;
-    const bool whole = outcome.acted && !of.loss.any() && !of.stopped;
+    const bool whole = outcome.acted && !of.loss.any() && of.ending != Ending::stopped;
     score.whole += whole;
     score.whole_exact += whole && outcome.exact;
     score.wrong += !outcome.wrong.empty();
@@ -240,7 +246,10 @@ void play_seeds(uint64_t first, uint64_t count) {
     (outcome.wrong.empty() ? missed : wrong)
         .push_back("LOCKSTEP_SIM_SEED=" + std::to_string(seed) + ": " + faults_of(of) + ", " +
                    std::to_string(of.schedule.ranks) + " ranks" + (of.loss.any() ? ", evidence lost" : "") +
-                   (of.stopped ? ", stopped from outside" : "") + (of.to_the_end ? "" : ", cut early") + "\n  " + said +
+                   (of.ending == Ending::stopped     ? ", stopped from outside"
+                    : of.ending == Ending::torn_down ? ", torn down"
+                                                     : "") +
+                   (of.threads ? ", threads" : "") + (of.to_the_end ? "" : ", cut early") + "\n  " + said +
                    "\n  " + outcome.verdict);
   }
   for (const std::vector<std::string>* list : {&wrong, &missed})
@@ -258,7 +267,7 @@ TEST(Simulator, LeavingOutWhatAllAgreedOnChangesNoVerdict) {
   size_t jobs = 0, went = 0;
   for (uint64_t seed = 1; seed <= seeds; seed++) {
     const Case of = make_case(seed, true);
-    std::vector<Process> processes = execute(of.schedule, of.seed, of.cut, of.loss, of.stopped).processes;
+    std::vector<Process> processes = execute(of.schedule, of.seed, of.cut, of.loss, of.ending).processes;
     std::vector<Process> smaller = processes;
     const size_t gone = leave_out_agreed(smaller);
     if (gone == 0) continue;
