@@ -76,8 +76,8 @@ class Reporter {
     bool ok = outcome.differences.empty();
     all_right_ &= ok;
     if (options_.json) return add_json(s, variant, run, outcome);
-    std::printf("%-4s  %s%s  %.1f s  %s\n", ok ? "ok" : "FAIL", s.path.c_str(),
-                how_run(options_, variant).c_str(), run.seconds, outcome.verdict.c_str());
+    std::printf("%-4s  %s%s  %.1f s  %s\n", ok ? "ok" : "FAIL", s.path.c_str(), how_run(options_, variant).c_str(),
+                run.seconds, outcome.verdict.c_str());
     for (const std::string& d : outcome.differences) std::printf("      %s\n", d.c_str());
     if (!ok && !run.log.empty()) std::printf("      what the job and the tools printed:\n");
     if (!ok)
@@ -103,7 +103,8 @@ class Reporter {
     } else if (total_.runs > 1) {
       std::printf("score: %s\n", describe(total_).c_str());
     }
-    if (!options_.json && left_out) std::printf("%zu scenes cannot be played in this way and were left out\n", left_out);
+    if (!options_.json && left_out)
+      std::printf("%zu scenes cannot be played in this way and were left out\n", left_out);
     return all_right_ ? 0 : 1;
   }
 

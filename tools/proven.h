@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
-// What the host's own waits prove. The shim asks for completions from time to time, so that its counts lag behind, and a
-// process that ends suddenly takes the rest with it. But when a wait for a stream has come back, all that was put on
+// What the host's own waits prove. The shim asks for completions from time to time, so that its counts lag behind, and
+// a process that ends suddenly takes the rest with it. But when a wait for a stream has come back, all that was put on
 // that stream before it has completed.
 
 #pragma once

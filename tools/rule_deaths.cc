@@ -32,8 +32,8 @@ bool may_have_waited(const Evidence& evidence, size_t rank) {
   for (const Comm& comm : evidence.table.comms)
     for (const Member& member : comm.members) {
       const trace::CommInfo& info = *member.info;
-      if (member.rank == rank && (info.coll_completed.value_or(0) < member.launched ||
-                                  info.p2p_completed.value_or(0) < info.p2p_called))
+      if (member.rank == rank &&
+          (info.coll_completed.value_or(0) < member.launched || info.p2p_completed.value_or(0) < info.p2p_called))
         return true;
     }
   return false;
@@ -55,12 +55,14 @@ bool was_asked_after_another(const Evidence& evidence, size_t rank) {
   const Life& life = evidence.life(rank);
   if (life.end != End::signal || !is_request_to_stop(life.code) || is_struck(life)) return false;
   for (size_t other = 0; other < evidence.run.ranks.size(); other++)
-    if (other != rank && is_bad(evidence.life(other)) && evidence.life(other).when.wall_ns < life.when.wall_ns) return true;
+    if (other != rank && is_bad(evidence.life(other)) && evidence.life(other).when.wall_ns < life.when.wall_ns)
+      return true;
   return false;
 }
 
 bool had_waited(const Evidence& evidence, const std::vector<Wait>& waits, size_t rank) {
-  return is_stuck(evidence, rank) || may_have_waited(evidence, rank) || std::any_of(waits.begin(), waits.end(), [&](const Wait& wait) {
+  return is_stuck(evidence, rank) || may_have_waited(evidence, rank) ||
+         std::any_of(waits.begin(), waits.end(), [&](const Wait& wait) {
            return wait.age_ns >= evidence.threshold_ns &&
                   std::find(wait.waiting.begin(), wait.waiting.end(), rank) != wait.waiting.end();
          });
@@ -121,9 +123,10 @@ std::vector<Finding> find_deaths(const Evidence& evidence, const std::vector<Wai
   });
   if (struck != dead.end()) std::rotate(dead.begin(), struck, struck + 1);
   // An error that is known already is the first cause of deaths that came after it.
-  const bool known_before = others_had_waited(evidence, dead.front()) || std::any_of(found.begin(), found.end(), [&](const Finding& finding) {
-    return finding.severity == Severity::error && finding.hangs && finding.since.wall_ns <= ended(dead.front());
-  });
+  const bool known_before =
+      others_had_waited(evidence, dead.front()) || std::any_of(found.begin(), found.end(), [&](const Finding& finding) {
+        return finding.severity == Severity::error && finding.hangs && finding.since.wall_ns <= ended(dead.front());
+      });
 
   Finding finding;
   finding.kind = Kind::died;

@@ -79,8 +79,9 @@ PlayedScenario from_json(const json& told) {
   played.outcome.differences = told["differences"].get<std::vector<std::string>>();
   played.outcome.verdict = told["verdict"];
   ScenarioScore& score = played.outcome.score;
-  int* const fields[] = {&score.runs,           &score.right, &score.kinds,       &score.kinds_right,      &score.culprits,
-                         &score.culprits_right, &score.calls, &score.calls_right, &score.false_accusations};
+  int* const fields[] = {&score.runs,        &score.right,       &score.kinds,
+                         &score.kinds_right, &score.culprits,    &score.culprits_right,
+                         &score.calls,       &score.calls_right, &score.false_accusations};
   for (size_t i = 0; i < std::size(fields); i++) *fields[i] = told["score"][i];
   return played;
 }

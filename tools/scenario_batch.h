@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
-// Many scenarios, some at a time: they mostly sleep. Each is played by a process of its own, which is the reaper of what
-// its job leaves behind, so that no run can take another's processes for its own.
+// Many scenarios, some at a time: they mostly sleep. Each is played by a process of its own, which is the reaper of
+// what its job leaves behind, so that no run can take another's processes for its own.
 
 #pragma once
 

@@ -98,7 +98,8 @@ struct Ended {
 };
 
 // Waits for a child until the deadline, then asks it to end, then makes it.
-Ended wait_until(pid_t pid, Clock::time_point deadline, const std::function<void()>& meanwhile = [] {}) {
+Ended wait_until(
+    pid_t pid, Clock::time_point deadline, const std::function<void()>& meanwhile = [] {}) {
   Ended ended;
   for (auto kill_at = deadline + 3s;; std::this_thread::sleep_for(5ms)) {
     meanwhile();
@@ -122,7 +123,7 @@ Ended wait_until(pid_t pid, Clock::time_point deadline, const std::function<void
 // Ends what is left of the job and names it. Processes that are just being killed get a moment to go.
 std::string end_leftovers() {
   std::string names;
-  for (auto grace = Clock::now() + 2s;; std::this_thread::sleep_for(5ms)) {
+  for (auto grace = Clock::now() + 10s;; std::this_thread::sleep_for(5ms)) {
     while (waitpid(-1, nullptr, WNOHANG) > 0) {
     }
     std::vector<pid_t> left = children_of("self");
@@ -188,8 +189,8 @@ class JudgeOnRequest {
 };
 
 // One life of the job, from its start to the end of the last of its processes.
-Result<bool> play(const ScenarioPrograms& programs, const scenario::Scenario& s, const ScenarioVariant& variant, int life,
-                  JudgeOnRequest* judge, ScenarioRun& run) {
+Result<bool> play(const ScenarioPrograms& programs, const scenario::Scenario& s, const ScenarioVariant& variant,
+                  int life, JudgeOnRequest* judge, ScenarioRun& run) {
   const fs::path base(run.folder), log = base / "run.log";
   const std::string traces = base / "traces";
   Environment environment = life_of_job(s, variant, life);

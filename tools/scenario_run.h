@@ -26,7 +26,7 @@ struct ScenarioRun {
   int run_status = 0;       // exit status of `lockstep run`
   std::string left_behind;  // processes that outlived it; empty = none
   std::string log;          // what the job printed
-  bool unasked = false;  // a rank was to say when the verdict is asked for, and none did
+  bool unasked = false;     // a rank was to say when the verdict is asked for, and none did
   int diagnose_status = 0;
   std::string diagnosis;  // JSON
 };

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
 //
 // What the ranks of a scene share besides NCCL: the unique ids, which a real job sends by MPI or a store, the flags of
-// `tell` and `await`, and who has come and who has ended. One page of anonymous shared memory that the ranks inherit by descriptor; it is gone with
-// them. Every cell has one writer at a time and is waited for by short sleeps, so a rank that dies poisons nothing.
+// `tell` and `await`, and who has come and who has ended. One page of anonymous shared memory that the ranks inherit by
+// descriptor; it is gone with them. Every cell has one writer at a time and is waited for by short sleeps, so a rank
+// that dies poisons nothing.
 
 #pragma once
 
@@ -27,8 +28,8 @@ struct Board {
   };
   Id ids[kMaxIds];
   std::atomic<uint32_t> flags[kMaxFlags];
-  int64_t made_wall_ns;                             // before any rank
-  std::atomic<uint32_t> present;                    // ranks that are ready to begin
+  int64_t made_wall_ns;                              // before any rank
+  std::atomic<uint32_t> present;                     // ranks that are ready to begin
   std::atomic<uint32_t> ended[scenario::kMaxRanks];  // by rank of the scene; written by the launcher
 };
 

@@ -52,8 +52,7 @@ void set_environment(const scenario::Scenario& scenario, const PlayOptions& opti
   if (std::count(scenario.untraced.begin(), scenario.untraced.end(), rank)) unsetenv("LD_PRELOAD");
   std::string args[] = {"--permute",  std::to_string(options.seed), "--shift", std::to_string(options.shift),
                         "--rank",     std::to_string(rank),         "--board", std::to_string(board_fd),
-                        "--launcher", std::to_string(launcher),
-                        "--ranks",    std::to_string(options.ranks)};
+                        "--launcher", std::to_string(launcher),     "--ranks", std::to_string(options.ranks)};
   std::vector<char*> argv{const_cast<char*>("lockstep-scene"), const_cast<char*>(scenario.path.c_str())};
   for (std::string& a : args) argv.push_back(a.data());
   argv.push_back(nullptr);

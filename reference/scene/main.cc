@@ -18,7 +18,8 @@ using lockstep::scenario::Scenario;
 using lockstep::scene::PlayOptions;
 
 constexpr const char* kUsage =
-    "usage: lockstep-scene FILE [--permute SEED] [--shift K] [--ranks N] [--ranks-as processes|threads] [--print-ranks]\n"
+    "usage: lockstep-scene FILE [--permute SEED] [--shift K] [--ranks N] [--ranks-as processes|threads] "
+    "[--print-ranks]\n"
     "\n"
     "Plays a scenario file as an NCCL program, one process or thread a rank.\n"
     "  --permute SEED   renumber the ranks; 0 keeps them\n"
@@ -82,7 +83,8 @@ std::string read_arguments(int argc, char** argv, Arguments& out) {
 
 std::string check_fit(const Scenario& scenario, bool threads) {
   if (threads && !(scenario.untraced.empty() && scenario.rank_environment.empty()))
-    return scenario.path + ": untraced ranks and settings of single ranks need processes of their own, so they cannot be threads";
+    return scenario.path +
+           ": untraced ranks and settings of single ranks need processes of their own, so they cannot be threads";
   lockstep::scene::BoardPlan plan = lockstep::scene::plan_board(scenario);
   if (plan.ids > lockstep::scene::kMaxIds || plan.flags.size() > lockstep::scene::kMaxFlags)
     return scenario.path + ": more than " + std::to_string(lockstep::scene::kMaxIds) + " communicators or " +

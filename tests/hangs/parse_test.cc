@@ -269,7 +269,8 @@ TEST(ScenarioParse, ThePageOfRealHangsNamesScenesThatExist) {
     ASSERT_NE(end, std::string::npos);
     const std::string word = page.substr(at + 1, end - at - 1);
     at = end + 1;
-    if (word.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789-") != std::string::npos || word[0] == '-') continue;
+    if (word.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789-") != std::string::npos || word[0] == '-')
+      continue;
     named++;
     EXPECT_TRUE(std::filesystem::exists(std::string(HANGS_DIR) + "/" + word + ".hang")) << word;
   }

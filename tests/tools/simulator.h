@@ -156,8 +156,8 @@ enum class Ending : uint8_t {
   torn_down,  // watchdogs abort some of those that have waited for long, then a launcher ends the rest
 };
 
-// `cut` = when the job is looked at. Mismatched calls complete or hang, by the seed. `threads`: the ranks are threads of
-// one process, with one trace.
+// `cut` = when the job is looked at. Mismatched calls complete or hang, by the seed. `threads`: the ranks are threads
+// of one process, with one trace.
 Execution execute(const Schedule& schedule, uint64_t seed, double cut, const Loss& loss,
                   Ending ending = Ending::looked_at, bool threads = false);
 

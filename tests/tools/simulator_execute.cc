@@ -499,9 +499,11 @@ class Machine {
     for (int rank = 0; rank < schedule_.ranks; rank++)
       for (size_t i = 0; i < file(rank).calls.size(); i++) order.push_back({rank, i});
     const auto called = [&](const Placed& at) { return file(at.rank).calls[at.index].called.mono_ns; };
-    std::stable_sort(order.begin(), order.end(), [&](const Placed& a, const Placed& b) { return called(a) < called(b); });
+    std::stable_sort(order.begin(), order.end(),
+                     [&](const Placed& a, const Placed& b) { return called(a) < called(b); });
     std::vector<std::vector<uint64_t>> event_of(static_cast<size_t>(schedule_.ranks));
-    for (int rank = 0; rank < schedule_.ranks; rank++) event_of[static_cast<size_t>(rank)].resize(file(rank).calls.size());
+    for (int rank = 0; rank < schedule_.ranks; rank++)
+      event_of[static_cast<size_t>(rank)].resize(file(rank).calls.size());
     for (size_t i = 0; i < order.size(); i++) event_of[static_cast<size_t>(order[i].rank)][order[i].index] = i;
     const auto serial_of = [](int rank, uint32_t serial) {
       return serial ? serial + static_cast<uint32_t>(rank) * 1000 : 0;

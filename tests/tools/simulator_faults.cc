@@ -103,8 +103,8 @@ class Breaker {
       return false;
     const Act& before = program()[at_];
     // Who is to join a later communicator is written nowhere, unless it is split from one that exists.
-    fault_.sharp = before.what != Do::init || before.comm == 0 ||
-                   schedule_.comms[static_cast<size_t>(before.comm)].parent >= 0;
+    fault_.sharp =
+        before.what != Do::init || before.comm == 0 || schedule_.comms[static_cast<size_t>(before.comm)].parent >= 0;
     insert(act, at_);
     fault_.may_blame = {fault_.rank};
     fault_.kinds = std::move(kinds);

@@ -200,7 +200,8 @@ Outcome play(const Case& of) {
     if (of.faults.empty() && !of.loss.any())
       outcome.wrong = std::string("no fault, and yet ") + kind_name(finding.kind) + ": " + finding.summary;
   }
-  if (waiting && of.to_the_end && diagnosis.verdict == Verdict::healthy && of.ending == Ending::looked_at) outcome.silent = true;
+  if (waiting && of.to_the_end && diagnosis.verdict == Verdict::healthy && of.ending == Ending::looked_at)
+    outcome.silent = true;
   if (!diagnosis.findings.empty() && of.faults.size() == 1) {
     const std::vector<Kind>& kinds = of.faults[0].kinds;
     const Finding& first = diagnosis.findings.front();
@@ -249,8 +250,8 @@ void play_seeds(uint64_t first, uint64_t count) {
                    (of.ending == Ending::stopped     ? ", stopped from outside"
                     : of.ending == Ending::torn_down ? ", torn down"
                                                      : "") +
-                   (of.threads ? ", threads" : "") + (of.to_the_end ? "" : ", cut early") + "\n  " + said +
-                   "\n  " + outcome.verdict);
+                   (of.threads ? ", threads" : "") + (of.to_the_end ? "" : ", cut early") + "\n  " + said + "\n  " +
+                   outcome.verdict);
   }
   for (const std::vector<std::string>* list : {&wrong, &missed})
     for (size_t i = 0; i < list->size(); i++)
@@ -275,7 +276,8 @@ TEST(Simulator, LeavingOutWhatAllAgreedOnChangesNoVerdict) {
     went += gone;
     EXPECT_EQ(report_of(std::move(smaller)), report_of(std::move(processes))) << "seed " << seed;
   }
-  std::printf("%zu jobs of %llu could be made smaller, by %zu calls\n", jobs, static_cast<unsigned long long>(seeds), went);
+  std::printf("%zu jobs of %llu could be made smaller, by %zu calls\n", jobs, static_cast<unsigned long long>(seeds),
+              went);
   EXPECT_GT(jobs, 0u);
 }
 

@@ -331,8 +331,9 @@ class FileParser {
 }  // namespace
 
 const std::vector<std::string>& setting_words() {
-  static const std::vector<std::string> words = {"title",    "source",       "trap",  "ranks",    "threads", "hang-seconds",
-                                                 "deadline", "kill-on-hang", "widen", "untraced", "env",  "fault",   "expect"};
+  static const std::vector<std::string> words = {"title",        "source",   "trap",         "ranks", "threads",
+                                                 "hang-seconds", "deadline", "kill-on-hang", "widen", "untraced",
+                                                 "env",          "fault",    "expect"};
   return words;
 }
 

@@ -57,8 +57,11 @@ bool any_rank_does(const Scenario& scenario, const std::vector<Verb>& verbs) {
 }  // namespace
 
 bool ends_processes(const Scenario& scenario) {
-  return any_rank_does(scenario, {Verb::exit, Verb::quick_exit, Verb::abort, Verb::segv, Verb::kill, Verb::kill_job,
-                                  Verb::await_end});
+  // An error that a fault makes ends its rank, as an uncaught exception would.
+  const auto ends = [](const Fault& fault) { return fault.action == "fail" || fault.action == "kill"; };
+  if (std::any_of(scenario.faults.begin(), scenario.faults.end(), ends)) return true;
+  return any_rank_does(
+      scenario, {Verb::exit, Verb::quick_exit, Verb::abort, Verb::segv, Verb::kill, Verb::kill_job, Verb::await_end});
 }
 bool asks_for_judge(const Scenario& scenario) { return any_rank_does(scenario, {Verb::judge}); }
 
@@ -72,8 +75,8 @@ std::string fault_setting(const Scenario& scenario, const std::vector<int>& worl
     int64_t call = fault.call;
     for (const Communicator& c : scenario.communicators)
       if (counts && !c.later && c.group_of(fault.rank)) call += shift;
-    text += (text.empty() ? "" : ";") + fault.action + ":rank=" +
-            std::to_string(world_rank[static_cast<size_t>(fault.rank)]) + ",call=" + std::to_string(call);
+    text += (text.empty() ? "" : ";") + fault.action +
+            ":rank=" + std::to_string(world_rank[static_cast<size_t>(fault.rank)]) + ",call=" + std::to_string(call);
     for (const std::string& part : fault.rest) text += "," + part;
   }
   return text;

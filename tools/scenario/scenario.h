@@ -32,24 +32,24 @@ inline constexpr const char* kJudgeVariable = "LOCKSTEP_SCENE_JUDGE";
 inline constexpr const char* kJudgedSuffix = ".done";
 
 enum class Verb : uint8_t {
-  step,         // number: which one; -1 = the next
-  phase,        // name
-  sample,       // name, in which {step} and {rank} are replaced
-  communicate,  // fn on communicator `name`: a collective, or a send or recv
-  group,        // body, between ncclGroupStart and ncclGroupEnd
-  stream,       // name: later calls go to this stream
-  sync,         // the host waits for stream `name`; empty = the current one
-  sync_device,  // the host waits for everything
-  graph,        // body, captured and launched `number` times
-  stall,        // `seconds` of work on the current stream that the host does not wait for
-  sleep,        // seconds
-  spin,         // seconds, on the CPU
-  tell,         // raises flag `name` for all ranks
-  await,        // waits until flag `name` was raised `number` times
-  await_end,    // waits until rank `number` of the scene has ended
+  step,           // number: which one; -1 = the next
+  phase,          // name
+  sample,         // name, in which {step} and {rank} are replaced
+  communicate,    // fn on communicator `name`: a collective, or a send or recv
+  group,          // body, between ncclGroupStart and ncclGroupEnd
+  stream,         // name: later calls go to this stream
+  sync,           // the host waits for stream `name`; empty = the current one
+  sync_device,    // the host waits for everything
+  graph,          // body, captured and launched `number` times
+  stall,          // `seconds` of work on the current stream that the host does not wait for
+  sleep,          // seconds
+  spin,           // seconds, on the CPU
+  tell,           // raises flag `name` for all ranks
+  await,          // waits until flag `name` was raised `number` times
+  await_end,      // waits until rank `number` of the scene has ended
   await_verdict,  // waits until `lockstep run` has printed a verdict on this job
   judge,          // waits until `lockstep scenario` has asked for the verdict that is compared
-  init,         // makes communicator `name`
+  init,           // makes communicator `name`
   destroy,
   finalize,
   abort_comm,
@@ -96,7 +96,7 @@ struct Communicator {
 struct Fault {
   std::string action;
   int rank = -1;
-  int64_t call = 0;                // from 1, of that rank's operations in the scene
+  int64_t call = 0;               // from 1, of that rank's operations in the scene
   std::vector<std::string> rest;  // KEY=VALUE
 };
 
@@ -124,7 +124,7 @@ struct Scenario {
   int ranks = 0;
   bool threads = false;  // ranks are threads of one process
   double hang_seconds = 1;
-  double deadline = 30;       // seconds after which the run counts as failed
+  double deadline = 60;       // seconds after which the run counts as failed
   bool kill_on_hang = true;   // end the job once it has been judged hung
   int widen = -1;             // whose program further ranks may be given, as in a larger job; -1 = nobody's
   std::vector<int> untraced;  // ranks whose process runs without the shim
