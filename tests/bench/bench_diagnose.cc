@@ -175,7 +175,7 @@ void memory_by_calls(bench::Figures& figures, const std::string& kind, int ranks
   const int cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
   const double files = std::min({16, cores, ranks / 8 + 1});
   figures.at_least("diagnose.memory." + kind + ".right", right ? 1 : 0, 1, "");
-  figures.at_most("diagnose.memory." + kind + ".growth", (peak[1] - peak[0]) / kMega, 16 * files, "MB");
+  figures.at_most("diagnose.memory." + kind + ".growth", (peak[1] - peak[0]) / kMega, 24 * files, "MB");
   std::printf("diagnose.memory.%s: %.0f MB with 2 000 calls a rank, %.0f MB with 20 000\n", kind.c_str(), peak[0] / kMega,
               peak[1] / kMega);
 }

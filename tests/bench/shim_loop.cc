@@ -15,7 +15,7 @@
 
 namespace {
 
-constexpr int kRanks = 2, kWarmUp = 30, kRounds = 300;
+constexpr int kRanks = 2, kWarmUp = 300, kRounds = 3000;
 constexpr size_t kCount = (1 << 20) / sizeof(float);
 
 void need(bool ok, const char* what) {
