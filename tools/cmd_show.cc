@@ -447,8 +447,9 @@ void setup_show(CLI::App& app, CommandLine& line) {
   command->add_flag("--modules", options->modules, "The module map, too");
   command->add_flag("--json", options->json, "Print JSON");
   add_debug_dir(*command, options->debug_dir);
-  command->footer("Example:\n  lockstep show lockstep-traces/20260101-120000-4711/a.4712.8813.lstrace --calls 50\n"
-                  "  lockstep show dumps/step000003/rank00000.safetensors");
+  command->footer(
+      "Example:\n  lockstep show lockstep-traces/20260101-120000-4711/a.4712.8813.lstrace --calls 50\n"
+      "  lockstep show dumps/step000003/rank00000.safetensors");
   command->callback([options, &line] { line.exit_status = show(*options); });
 }
 

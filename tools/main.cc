@@ -16,11 +16,8 @@ namespace {
 using Setup = void (*)(CLI::App&, lockstep::CommandLine&);
 
 constexpr Setup kCommands[] = {
-    lockstep::setup_run,
-    lockstep::setup_diagnose,
-    lockstep::setup_show,
-    lockstep::setup_scenario,
-    lockstep::setup_compare,
+    lockstep::setup_run,      lockstep::setup_diagnose, lockstep::setup_show,
+    lockstep::setup_scenario, lockstep::setup_compare,
 };
 
 // What stands after "--" belongs to a program that is to be started, and is never read as ours.

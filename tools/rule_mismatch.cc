@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 //
 // Rows whose calls differ. The expected call is the one most members made, if no other was made as often; the others
-// are the culprits. Members whose call is not on record have no vote. Where that is because they have not called yet, and
-// their votes could turn the majority, the finding is only likely; where they may have called (no trace, ring wrapped),
-// nobody is named.
+// are the culprits. Members whose call is not on record have no vote. Where that is because they have not called yet,
+// and their votes could turn the majority, the finding is only likely; where they may have called (no trace, ring
+// wrapped), nobody is named.
 //
 // A call with count 0 enqueues nothing and takes no number, so the row it should have been in holds the odd rank's
 // *next* call and may look well; it shows as a row one short at the end. Hence it is looked for by itself, and reported
@@ -116,9 +116,8 @@ void doubt(Finding& finding, Confidence at_most, std::string why) {
 // Members that may have made a call in this row of which there is no record.
 size_t lost_votes(const Comm& comm, uint64_t seq) {
   const size_t all = comm.nranks > 0 ? static_cast<size_t>(comm.nranks) : comm.members.size();
-  const auto lost = std::count_if(comm.members.begin(), comm.members.end(), [&](const Member& member) {
-    return member.launched > seq && !member.call_at(seq);
-  });
+  const auto lost = std::count_if(comm.members.begin(), comm.members.end(),
+                                  [&](const Member& member) { return member.launched > seq && !member.call_at(seq); });
   return all - std::min(all, comm.members.size()) + static_cast<size_t>(lost);
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
-// `lockstep show FILE.safetensors`: the tensors of one file, where they lie in the global ones, and what their values are
-// like.
+// `lockstep show FILE.safetensors`: the tensors of one file, where they lie in the global ones, and what their values
+// are like.
 
 #pragma once
 

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT
 //
-// How long a verdict takes, and how much memory: `lockstep diagnose --json` as a user runs it, on the traces of 1 024 and
-// of 16 384 ranks, its memory with ten times the calls, and `lockstep run` on a job of 64 ranks that hangs for real.
+// How long a verdict takes, and how much memory: `lockstep diagnose --json` as a user runs it, on the traces of 1 024
+// and of 16 384 ranks, its memory with ten times the calls, and `lockstep run` on a job of 64 ranks that hangs for
+// real.
 //
 // Traces of thousands of ranks are made (see made_traces.h), once read so that the page cache is warm, diagnosed three
-// times of which the best counts for the time and the worst for the memory, and removed. A verdict that is not the right
-// one is a miss whatever its time.
+// times of which the best counts for the time and the worst for the memory, and removed. A verdict that is not the
+// right one is a miss whatever its time.
 
 #include <errno.h>
 #include <fcntl.h>
@@ -176,8 +177,8 @@ void memory_by_calls(bench::Figures& figures, const std::string& kind, int ranks
   const double files = std::min({16, cores, ranks / 8 + 1});
   figures.at_least("diagnose.memory." + kind + ".right", right ? 1 : 0, 1, "");
   figures.at_most("diagnose.memory." + kind + ".growth", (peak[1] - peak[0]) / kMega, 24 * files, "MB");
-  std::printf("diagnose.memory.%s: %.0f MB with 2 000 calls a rank, %.0f MB with 20 000\n", kind.c_str(), peak[0] / kMega,
-              peak[1] / kMega);
+  std::printf("diagnose.memory.%s: %.0f MB with 2 000 calls a rank, %.0f MB with 20 000\n", kind.c_str(),
+              peak[0] / kMega, peak[1] / kMega);
 }
 
 // --- a hang that is going on -----------------------------------------------------------------------------------------
@@ -187,11 +188,11 @@ constexpr int kLiveRanks = 64, kLiveCulprit = 21, kLiveCalls = 20;
 std::string scene() {
   std::string others = "0-" + std::to_string(kLiveCulprit - 1) + "," + std::to_string(kLiveCulprit + 1) + "-" +
                        std::to_string(kLiveRanks - 1);
-  return "title: one of many ranks does not come\nranks: " + std::to_string(kLiveRanks) +
-         "\neach: repeat " + std::to_string(kLiveCalls) + " { step; allreduce world 1024; sync }\n" +
-         "rank " + others + ": step; allreduce world 1024; sync\n" +
-         "rank " + std::to_string(kLiveCulprit) + ": in data_loader_next sleep forever\n" +
-         "expect: status hung; kind missing-call; culprits " + std::to_string(kLiveCulprit) + "\n";
+  return "title: one of many ranks does not come\nranks: " + std::to_string(kLiveRanks) + "\neach: repeat " +
+         std::to_string(kLiveCalls) + " { step; allreduce world 1024; sync }\n" + "rank " + others +
+         ": step; allreduce world 1024; sync\n" + "rank " + std::to_string(kLiveCulprit) +
+         ": in data_loader_next sleep forever\n" + "expect: status hung; kind missing-call; culprits " +
+         std::to_string(kLiveCulprit) + "\n";
 }
 
 // When the watchdog fired: the file that asks for snapshots is written by the first rank whose call is overdue.
@@ -230,8 +231,8 @@ void live_hang(bench::Figures& figures, const char* ranks_as, double seconds) {
   const TempFolder folder;
   const std::string file = folder.path() + "/live.hang", traces = folder.path() + "/traces";
   std::ofstream(file) << scene();
-  const Child child = start({LOCKSTEP_PROGRAM, "run", "--dir", traces, "--host", "--hang-seconds", "2", "--kill-on-hang",
-                             "--", SCENE_PROGRAM, file, "--ranks-as", ranks_as},
+  const Child child = start({LOCKSTEP_PROGRAM, "run", "--dir", traces, "--host", "--hang-seconds", "2",
+                             "--kill-on-hang", "--", SCENE_PROGRAM, file, "--ranks-as", ranks_as},
                             STDERR_FILENO);
   const Live live = watch(child, traces, seconds_of(CLOCK_REALTIME) + 100);
   kill(child.pid, SIGTERM);

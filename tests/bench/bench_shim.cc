@@ -8,12 +8,12 @@
 // instruction, which would wait for all stores of the shim and be charged to it.
 //
 // A training loop reaches the same call along many paths, so 64 paths of about 20 frames are taken in turn. They differ
-// only far from the call: a tracer that looked at the top of the stack alone would be fast here and wrong. After the run
-// the trace is read and every stack is compared with the one that glibc's own unwinder saw on that path.
+// only far from the call: a tracer that looked at the top of the stack alone would be fast here and wrong. After the
+// run the trace is read and every stack is compared with the one that glibc's own unwinder saw on that path.
 //
-// Then what that is beside real work, on the host runtime: the part of a step of the demo's training that recording takes, and
-// a loop of all-reduces of 1 MiB with the shim and without it, in turn, as a ratio a pair. Of these the 95 % interval's upper
-// end counts, so that noise can fail the figure and never pass it.
+// Then what that is beside real work, on the host runtime: the part of a step of the demo's training that recording
+// takes, and a loop of all-reduces of 1 MiB with the shim and without it, in turn, as a ratio a pair. Of these the 95 %
+// interval's upper end counts, so that noise can fail the figure and never pass it.
 
 #include <dlfcn.h>
 #include <execinfo.h>
@@ -43,8 +43,8 @@ namespace {
 using namespace lockstep;
 
 constexpr uint64_t kPaths = 64;
-constexpr int kLevels = 16;             // frames between the loop and the call
-constexpr uint64_t kCalls = 1000000;    // records of 128 bytes: within a ring of 160 MiB
+constexpr int kLevels = 16;           // frames between the loop and the call
+constexpr uint64_t kCalls = 1000000;  // records of 128 bytes: within a ring of 160 MiB
 constexpr uint64_t kWarmUp = 20000;
 constexpr uint64_t kFirstCount = 1u << 20;  // counts tell the path; the fake gives small ones a meaning
 
@@ -102,7 +102,9 @@ __attribute__((noinline)) uint64_t leaf(uint64_t path, What what) {
   const size_t count = kFirstCount + path;
   uint64_t before = ticks(), after = before;
   switch (what) {
-    case What::timer: after = ticks(); break;
+    case What::timer:
+      after = ticks();
+      break;
     case What::bare:
       state.bare(buffer, buffer, count, ncclFloat32, ncclSum, state.comm, nullptr);
       after = ticks();
@@ -154,7 +156,8 @@ void measure_ticks() {
   const int64_t start = shim::nanoseconds(CLOCK_MONOTONIC);
   const uint64_t first = ticks();
   usleep(50000);
-  state.ticks_per_ns = static_cast<double>(ticks() - first) / static_cast<double>(shim::nanoseconds(CLOCK_MONOTONIC) - start);
+  state.ticks_per_ns =
+      static_cast<double>(ticks() - first) / static_cast<double>(shim::nanoseconds(CLOCK_MONOTONIC) - start);
 }
 
 void prepare(const std::string& folder) {
@@ -248,7 +251,8 @@ double p50(const std::vector<double>& values) { return bench::quantile(values, 0
 int report(const Samples& samples, const std::string& folder) {
   bench::Figures figures;
   const double timer = p50(samples.timer);
-  const double floor = p50(samples.floor) - timer, hooked = p50(samples.hooked) - timer, bare = p50(samples.bare) - timer;
+  const double floor = p50(samples.floor) - timer, hooked = p50(samples.hooked) - timer,
+               bare = p50(samples.bare) - timer;
   const std::string name = getenv("LOCKSTEP_BENCH_NAME");
   if (getenv("LOCKSTEP_BENCH_STATES")) {
     figures.tell("shim." + name + ".call.p50", hooked, "ns");
@@ -286,7 +290,8 @@ std::string output_of(const std::vector<std::string>& arguments, const std::stri
   if (child == 0) {
     dup2(ends[1], 1);
     close(ends[0]);
-    for (const char* name : {"LOCKSTEP", "LOCKSTEP_MODE", "LOCKSTEP_CLOCK", "LOCKSTEP_STACKS", "LOCKSTEP_STATES"}) unsetenv(name);
+    for (const char* name : {"LOCKSTEP", "LOCKSTEP_MODE", "LOCKSTEP_CLOCK", "LOCKSTEP_STACKS", "LOCKSTEP_STATES"})
+      unsetenv(name);
     if (!traces.empty()) setenv("LD_PRELOAD", SHIM_LIBRARY, 1), setenv("LOCKSTEP_DIR", traces.c_str(), 1);
     std::vector<char*> argv;
     for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
-// What benchmarks print: a line a figure, `name  value  target  ok|MISS`, and an exit status that says whether all were met.
+// What benchmarks print: a line a figure, `name  value  target  ok|MISS`, and an exit status that says whether all were
+// met.
 
 #pragma once
 

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: MIT
 //
 // The traces of a job of any number of ranks, without the job: one rank's trace is written by the real writer, and the
-// others are that file with another name, rank and pid. Only what a process wrote is stored; the rest of a file is a hole.
+// others are that file with another name, rank and pid. Only what a process wrote is stored; the rest of a file is a
+// hole.
 //
-// The job: one communicator of all ranks, AllReduce, AllGather and ReduceScatter in turn, each from one of 64 call paths
-// of 20 frames, a mark for every step of 10 calls; states are watched, as where a CUDA driver is. One rank never makes the
-// last call; the host threads of all others wait for it. Its call `odd` has one element more. With extras a call with count 0 follows each step, results have
-// digests, two threads call in turn and overlap, and a watchdog polls the communicator.
+// The job: one communicator of all ranks, AllReduce, AllGather and ReduceScatter in turn, each from one of 64 call
+// paths of 20 frames, a mark for every step of 10 calls; states are watched, as where a CUDA driver is. One rank never
+// makes the last call; the host threads of all others wait for it. Its call `odd` has one element more. With extras a
+// call with count 0 follows each step, results have digests, two threads call in turn and overlap, and a watchdog polls
+// the communicator.
 
 #pragma once
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
-// Two ranks, threads of one process, do all-reduces of 1 MiB on the host runtime, each waited for. Prints the median time of
-// one in nanoseconds: bench_shim runs it with and without the shim and compares.
+// Two ranks, threads of one process, do all-reduces of 1 MiB on the host runtime, each waited for. Prints the median
+// time of one in nanoseconds: bench_shim runs it with and without the shim and compares.
 
 #include <algorithm>
 #include <chrono>

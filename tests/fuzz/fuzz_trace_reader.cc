@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 //
-// Feeds the trace reader damaged files. A random file would be refused at its first eight bytes, so an input is read as a
-// list of patches to a small correct file whose areas lie close together; an input that begins with 'L' is the file itself.
+// Feeds the trace reader damaged files. A random file would be refused at its first eight bytes, so an input is read as
+// a list of patches to a small correct file whose areas lie close together; an input that begins with 'L' is the file
+// itself.
 
 #include <sys/mman.h>
 #include <unistd.h>
@@ -77,7 +78,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     file.assign(reinterpret_cast<const char*>(data), size);
   } else {
     file.assign(base.bytes, kTotal);
-    for (size_t i = 0; i + 3 <= size; i += 3) file[(data[i] | data[i + 1] << 8) % kTotal] = static_cast<char>(data[i + 2]);
+    for (size_t i = 0; i + 3 <= size; i += 3)
+      file[(data[i] | data[i + 1] << 8) % kTotal] = static_cast<char>(data[i + 2]);
   }
   if (ftruncate(fd, 0) != 0 || pwrite(fd, file.data(), file.size(), 0) != static_cast<ssize_t>(file.size())) abort();
   const lockstep::Result<TraceFile> result = read_trace("/proc/self/fd/" + std::to_string(fd));

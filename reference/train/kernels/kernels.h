@@ -135,8 +135,9 @@ void loss_backward(cudaStream_t stream, View logits, View row_max, View sum_exp,
                    int64_t columns, int64_t first, int64_t classes, double scale);
 
 // --- compression -----------------------------------------------------------------------------------------------------
-// Moves the `values.size` elements of `rest` that are largest in size to values and indices, in ascending order of their
-// places, and leaves zeros there. Of equal ones the first are taken. `order` is workspace, [rest.size]. Wide types.
+// Moves the `values.size` elements of `rest` that are largest in size to values and indices, in ascending order of
+// their places, and leaves zeros there. Of equal ones the first are taken. `order` is workspace, [rest.size]. Wide
+// types.
 void take_largest(cudaStream_t stream, View values, int32_t* indices, View rest, int32_t* order);
 // sum[indices[i]] += values[i], one after another.
 void add_at(cudaStream_t stream, View sum, View values, const int32_t* indices);

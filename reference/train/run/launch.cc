@@ -59,8 +59,8 @@ Launch by_environment(int rank, int world, const Options& options) {
           first_number({"LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID"}).value_or(rank)};
 }
 
-// ---- --id-file: rank 0 writes the id under a temporary name and renames it; the others wait for it. Rank 0 removes the
-// file at the end; one that a killed job has left behind names ranks that are gone, which NCCL then says.
+// ---- --id-file: rank 0 writes the id under a temporary name and renames it; the others wait for it. Rank 0 removes
+// the file at the end; one that a killed job has left behind names ranks that are gone, which NCCL then says.
 
 void write_id(const std::string& path, const ncclUniqueId& id) {
   const std::string part = path + ".part";

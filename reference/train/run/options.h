@@ -57,7 +57,8 @@ struct Options {
   // Training.
   int64_t steps = 100;
   std::string optimizer = "adamw";
-  double lr = 1e-3, min_lr = 1e-4, beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.1, momentum = 0.9, clip = 1.0;
+  double lr = 1e-3, min_lr = 1e-4, beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.1, momentum = 0.9,
+         clip = 1.0;
   int64_t warmup = 0, decay_steps = 0;  // cosine from the end of the warm-up to decay_steps; 0: constant
   double loss_scale = 1;
 

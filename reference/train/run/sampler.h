@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
 //
 // Which sample is trained on when. Sequences are numbered from the beginning of the training, over all ranks: step s
-// takes the next global batch of them, micro-batch k of data-parallel rank r the (k * dp + r)-th piece of that. Number g
-// is sample order(epoch)[g % samples] of epoch g / samples, a new shuffle in every epoch. So each sample is seen once an
-// epoch however many ranks there are, and who sees it decides nothing else. The number of a sequence is also what its
-// random numbers are made from.
+// takes the next global batch of them, micro-batch k of data-parallel rank r the (k * dp + r)-th piece of that. Number
+// g is sample order(epoch)[g % samples] of epoch g / samples, a new shuffle in every epoch. So each sample is seen once
+// an epoch however many ranks there are, and who sees it decides nothing else. The number of a sequence is also what
+// its random numbers are made from.
 
 #pragma once
 

@@ -45,7 +45,8 @@ std::vector<double> part_of(const std::vector<double>& whole, const Parameter& p
 void upload(const std::vector<double>& values, View to, const Stream& stream) {
   View wide{nullptr, to.size, Dtype::f64};
   check(cudaMalloc(&wide.data, wide.bytes()), "cudaMalloc");
-  check(cudaMemcpyAsync(wide.data, values.data(), wide.bytes(), cudaMemcpyHostToDevice, stream.get()), "cudaMemcpyAsync");
+  check(cudaMemcpyAsync(wide.data, values.data(), wide.bytes(), cudaMemcpyHostToDevice, stream.get()),
+        "cudaMemcpyAsync");
   convert(stream.get(), to, wide);
   stream.synchronize();
   check(cudaFree(wide.data), "cudaFree");
@@ -64,7 +65,8 @@ void save_init(const std::string& path, const Config& config, int device) {
     const View view = memory.allocate(Purpose::parameters, config.dtype, p->count);
     initialise(stream.get(), config, *p, view);
     std::vector<char>& host = bytes.emplace_back(view.bytes());
-    check(cudaMemcpyAsync(host.data(), view.data, host.size(), cudaMemcpyDeviceToHost, stream.get()), "cudaMemcpyAsync");
+    check(cudaMemcpyAsync(host.data(), view.data, host.size(), cudaMemcpyDeviceToHost, stream.get()),
+          "cudaMemcpyAsync");
     tensors.push_back({p->name, dump_type(config.dtype), p->global, nullptr});  // padding is at the end, and left out
   }
   stream.synchronize();

@@ -51,8 +51,8 @@ TEST(Bitwise, OneMicroBatchHoweverItIsSharded) {
 
 TEST(Bitwise, SeveralMicroBatches) {
   expect_all_equal(kBase + "--dp 2 --accum 3 ", {"--zero 0", "--zero 1 --bucket-mb 0.01"});
-  expect_all_equal(kBase + "--dp 2 --accum 3 ",
-                   {"--zero 2 --bucket-mb 0.02", "--zero 3", "--fsdp full --prefetch none", "--fsdp grad-op --wrap layer"});
+  expect_all_equal(kBase + "--dp 2 --accum 3 ", {"--zero 2 --bucket-mb 0.02", "--zero 3", "--fsdp full --prefetch none",
+                                                 "--fsdp grad-op --wrap layer"});
 }
 
 TEST(Bitwise, RanksAreAccumulation) {

@@ -95,7 +95,7 @@ Calls calls_in_step(const Words& options, int verdict = 0) {
 }
 
 int64_t padded(int64_t count, int64_t ranks) { return (count + ranks - 1) / ranks * ranks; }
-const Total kStatistics = {1, 2};  // losses and tokens, one all-reduce a step
+const Total kStatistics = {1, 2};     // losses and tokens, one all-reduce a step
 Total norm_pair() { return {1, 2}; }  // the double-double of the norm, one all-gather a step
 
 TEST(CallsOfModes, OneRankMakesNone) {
@@ -115,7 +115,8 @@ TEST(CallsOfModes, DataParallelReducesOnceAStep) {
 }
 
 TEST(CallsOfModes, CompressionHalvesOrThins) {
-  const Calls half = {{{"dp", "AllReduce", "bfloat16"}, {1, parameters()}}, {{"dp", "AllReduce", "float64"}, kStatistics}};
+  const Calls half = {{{"dp", "AllReduce", "bfloat16"}, {1, parameters()}},
+                      {{"dp", "AllReduce", "float64"}, kStatistics}};
   EXPECT_EQ(calls_in_step({"--dp", "2", "--compress", "bf16"}), half);
   const int64_t k = std::llround(0.05 * static_cast<double>(parameters()));
   const Calls thin = {{{"dp", "AllGather", "float32"}, {1, k}},

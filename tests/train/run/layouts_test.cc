@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 //
 // Everything that shards over data parallelism against one rank: losses, every gradient, norms, parameters and moments
-// before the first update and after each of five steps. What makes mistakes visible is on: ranks with unequal numbers of
-// targets, packed documents, dropout, an active clip, several micro-batches, vocabulary padding. Double precision shows
-// errors of logic at 1e-12; single precision is there for the arithmetic.
+// before the first update and after each of five steps. What makes mistakes visible is on: ranks with unequal numbers
+// of targets, packed documents, dropout, an active clip, several micro-batches, vocabulary padding. Double precision
+// shows errors of logic at 1e-12; single precision is there for the arithmetic.
 
 #include <gtest/gtest.h>
 
@@ -13,7 +13,8 @@ namespace train::test {
 namespace {
 
 const std::string kBase =
-    "--layers 2 --heads 2 --width 16 --seq 16 --vocab-multiple 48 --global-batch 8 --steps 5 --mask-fraction 0.4 --packed "
+    "--layers 2 --heads 2 --width 16 --seq 16 --vocab-multiple 48 --global-batch 8 --steps 5 --mask-fraction 0.4 "
+    "--packed "
     "--dropout 0.1 --clip 0.5 --lr 0.01 --warmup 2 --decay-steps 8 --eps 1e-4 ";
 
 // A family of layouts, at 2 and at 4 ranks.
@@ -32,16 +33,17 @@ Family fsdp(const std::string& name, const std::string& kind) {
 }
 
 std::vector<Family> families() {
-  return {{"data_parallel", {"", "--accum 2 --bucket-mb 0.01"}},
-          {"zero_1", {"--zero 1 --bucket-mb 0.004", "--zero 1 --accum 2 --no-overlap"}},
-          {"zero_2", {"--zero 2", "--zero 2 --accum 2 --bucket-mb 0.004"}},
-          {"zero_3", {"--zero 3 --prefetch both", "--zero 3 --accum 2 --prefetch none --no-overlap"}},
-          fsdp("fsdp_full", "full"),
-          fsdp("fsdp_grad_op", "grad-op"),
-          fsdp("fsdp_hybrid", "hybrid"),
-          {"pipeline", {"--pp 2 --accum 4", "--pp 2 --accum 2 --schedule zero-bubble --zero 1"}},
-          {"context_parallel", {"--cp 2", "--cp 2 --cp-algo allgather --zero 2", "--cp 2 --cp-algo ulysses --fsdp full"}},
-          {"beside_tensor_parallel", {"--tp 2 --zero 1", "--tp 2 --sp --fsdp full --accum 2"}}};
+  return {
+      {"data_parallel", {"", "--accum 2 --bucket-mb 0.01"}},
+      {"zero_1", {"--zero 1 --bucket-mb 0.004", "--zero 1 --accum 2 --no-overlap"}},
+      {"zero_2", {"--zero 2", "--zero 2 --accum 2 --bucket-mb 0.004"}},
+      {"zero_3", {"--zero 3 --prefetch both", "--zero 3 --accum 2 --prefetch none --no-overlap"}},
+      fsdp("fsdp_full", "full"),
+      fsdp("fsdp_grad_op", "grad-op"),
+      fsdp("fsdp_hybrid", "hybrid"),
+      {"pipeline", {"--pp 2 --accum 4", "--pp 2 --accum 2 --schedule zero-bubble --zero 1"}},
+      {"context_parallel", {"--cp 2", "--cp 2 --cp-algo allgather --zero 2", "--cp 2 --cp-algo ulysses --fsdp full"}},
+      {"beside_tensor_parallel", {"--tp 2 --zero 1", "--tp 2 --sp --fsdp full --accum 2"}}};
 }
 
 class Layouts : public testing::TestWithParam<Family> {};
@@ -81,15 +83,18 @@ TEST(LayoutsControl, OtherTrainingsDiffer) {
   for (const char* change : {"--seed 2", "--clip 0.4", "--lr 0.0101", "--mask-fraction 0.39", "--dropout 0.2"}) {
     std::string line = kBase;
     const std::string flag = std::string(change).substr(0, std::string(change).find(' ') + 1);
-    if (const size_t at = line.find(flag); at != std::string::npos) line.erase(at, line.find(' ', at + flag.size()) - at);
+    if (const size_t at = line.find(flag); at != std::string::npos)
+      line.erase(at, line.find(' ', at + flag.size()) - at);
     EXPECT_GT(difference(base, train(line + change + " --dp 2 --dtype fp64")).value, 1e-4) << change;
   }
 }
 
 TEST(LayoutsMore, OtherModelsToo) {
-  const std::string base = "--layers 4 --heads 4 --kv-heads 2 --width 16 --seq 12 --global-batch 4 --steps 3 --lr 0.01 "
-                           "--eps 1e-4 --dtype fp64 --dropout 0.2 --mask-fraction 0.2 ";
-  for (const char* model : {"--pos rotary --untied", "--share-layers --optimizer sgd", "--freeze *wpe* --freeze *.h.1.*"}) {
+  const std::string base =
+      "--layers 4 --heads 4 --kv-heads 2 --width 16 --seq 12 --global-batch 4 --steps 3 --lr 0.01 "
+      "--eps 1e-4 --dtype fp64 --dropout 0.2 --mask-fraction 0.2 ";
+  for (const char* model :
+       {"--pos rotary --untied", "--share-layers --optimizer sgd", "--freeze *wpe* --freeze *.h.1.*"}) {
     const Trained alone = train(base + model);
     for (const char* layout : {"--dp 2 --zero 2 --accum 2", "--dp 4 --fsdp full --wrap layer", "--dp 2 --accum 2",
                                "--dp 4 --fsdp hybrid --hybrid-shard 1", "--dp 2 --zero 3"}) {
@@ -100,8 +105,9 @@ TEST(LayoutsMore, OtherModelsToo) {
 }
 
 TEST(LayoutsMore, Bf16WithMasterWeightsFollowsFp32) {
-  const std::string base = "--layers 2 --heads 2 --width 16 --seq 16 --global-batch 8 --steps 5 --lr 0.01 --eps 1e-4 "
-                           "--dtype bf16 --loss-scale 1024 ";
+  const std::string base =
+      "--layers 2 --heads 2 --width 16 --seq 16 --global-batch 8 --steps 5 --lr 0.01 --eps 1e-4 "
+      "--dtype bf16 --loss-scale 1024 ";
   const Trained alone = train(base);
   for (const char* layout : {"--dp 2", "--dp 2 --zero 1", "--dp 4 --zero 2", "--dp 2 --fsdp full"}) {
     const Difference d = difference(alone, train(base + layout));

@@ -77,8 +77,7 @@ TEST(MemoryOfModes, Fsdp) {
   expect_memory("--dp 4 --fsdp full --wrap none", {4 * P / 4, 4 * (P / 4 + P), 8 * P / 4, 4 * P});
   expect_memory("--dp 4 --fsdp grad-op", {4 * P / 4, 4 * (P / 4 + R + 2 * B), 8 * P / 4, 4 * P});
   expect_memory("--dp 4 --fsdp hybrid", {4 * P / 2, 4 * (P / 2 + R + 2 * B), 8 * P / 2, 4 * (R + 2 * B)});
-  expect_memory("--dp 4 --fsdp full --dtype bf16",
-                {2 * P / 4, 4 * (P / 4 + R + 2 * B), 12 * P / 4, 2 * (R + 2 * B)});
+  expect_memory("--dp 4 --fsdp full --dtype bf16", {2 * P / 4, 4 * (P / 4 + R + 2 * B), 12 * P / 4, 2 * (R + 2 * B)});
 }
 
 }  // namespace

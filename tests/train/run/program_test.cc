@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
-// The program as a user starts it: every way to launch ranks gives the same training; what it prints, writes and refuses.
+// The program as a user starts it: every way to launch ranks gives the same training; what it prints, writes and
+// refuses.
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -23,7 +24,8 @@ using lockstep::test::TemporaryFolder;
 using Words = std::vector<std::string>;
 constexpr std::chrono::seconds kPatience(100);
 
-const Words kSmall = {"--layers", "1", "--heads", "2", "--width", "16", "--seq", "16", "--steps", "3", "--dtype", "fp64"};
+const Words kSmall = {"--layers", "1",  "--heads", "2", "--width", "16",
+                      "--seq",    "16", "--steps", "3", "--dtype", "fp64"};
 
 Words operator+(Words a, const Words& b) {
   a.insert(a.end(), b.begin(), b.end());
@@ -101,8 +103,14 @@ TEST(TrainProgram, RanksAsProcessesMeetInAFile) {
 
 TEST(TrainProgram, UnderMpirun) {
   if (!LOCKSTEP_HAVE_MPI || system("command -v mpirun > /dev/null") != 0) GTEST_SKIP() << "there is no MPI here";
-  const Words mpirun = {"/usr/bin/env", "OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
-                        "OMPI_MCA_rmaps_base_oversubscribe=1", "OMPI_MCA_mpi_yield_when_idle=1", "mpirun", "-n", "2"};
+  const Words mpirun = {"/usr/bin/env",
+                        "OMPI_ALLOW_RUN_AS_ROOT=1",
+                        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
+                        "OMPI_MCA_rmaps_base_oversubscribe=1",
+                        "OMPI_MCA_mpi_yield_when_idle=1",
+                        "mpirun",
+                        "-n",
+                        "2"};
   const Outcome outcome = run_program(mpirun + Words{LOCKSTEP_TRAIN} + kSmall + kTwo, kPatience);
   EXPECT_EQ(outcome.status, 0) << outcome.err;
   EXPECT_EQ(told(outcome.out), two_threads());
@@ -132,7 +140,8 @@ TEST(TrainProgram, RefusesWithASentenceAndStatus2) {
 TEST(TrainProgram, HelpAndMesh) {
   const Outcome help = run_program({LOCKSTEP_TRAIN, "--help"}, kPatience);
   EXPECT_EQ(help.status, 0);
-  for (const char* flag : {"--zero", "--fsdp", "--wrap", "--prefetch", "--global-batch", "--dump", "--save-init", "examples:"})
+  for (const char* flag :
+       {"--zero", "--fsdp", "--wrap", "--prefetch", "--global-batch", "--dump", "--save-init", "examples:"})
     EXPECT_NE(help.out.find(flag), std::string::npos) << flag;
   const Outcome mesh = run_program({LOCKSTEP_TRAIN, "--print-mesh", "--dp", "2", "--tp", "2"}, kPatience);
   EXPECT_EQ(mesh.status, 0);
