@@ -5,19 +5,15 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
-#include <cmath>
-#include <cstring>
-#include <filesystem>
+#include <algorithm>
 #include <sstream>
 
 #include "reference/train/run/launch.h"
 #include "reference/train/run/loop.h"
-#include "verify/dump/folder.h"
+#include "verify/compare/compare.h"
 
 namespace train::test {
 namespace {
-
-namespace dump = lockstep::dump;
 
 // Before the first CUDA call of the process.
 [[maybe_unused]] const bool kDevices = [] {
@@ -25,14 +21,13 @@ namespace dump = lockstep::dump;
   return true;
 }();
 
-struct Folder {
-  std::filesystem::path path;
-  Folder() {
-    std::string name = std::filesystem::temp_directory_path() / "train-test-XXXXXX";
-    path = mkdtemp(name.data());
-  }
-  ~Folder() { std::filesystem::remove_all(path); }
-};
+std::shared_ptr<const std::filesystem::path> make_folder() {
+  std::string name = std::filesystem::temp_directory_path() / "train-test-XXXXXX";
+  return {new std::filesystem::path(mkdtemp(name.data())), [](const std::filesystem::path* path) {
+            std::filesystem::remove_all(*path);
+            delete path;
+          }};
+}
 
 Options parse(const std::string& line) {
   std::vector<std::string> words = {"lockstep-train"};
@@ -42,40 +37,6 @@ Options parse(const std::string& line) {
   for (std::string& word : words) argv.push_back(word.data());
   argv.push_back(nullptr);
   return parse_options(static_cast<int>(words.size()), argv.data());
-}
-
-std::vector<double> assemble(const std::string& name, const std::vector<dump::Shard>& shards) {
-  std::vector<double> whole;
-  std::vector<int> owners;
-  for (const dump::Shard& shard : shards) {
-    const auto size = static_cast<size_t>(dump::elements_of(shard.placement.global));
-    whole.resize(size);
-    owners.resize(size);
-    std::vector<double> values(static_cast<size_t>(shard.stored->elements()));
-    dump::to_double(shard.stored->dtype, shard.stored->data, values.size(), values.data());
-    for (size_t i = 0; i < values.size(); ++i) {
-      const auto at = static_cast<size_t>(dump::global_offset(shard.placement, static_cast<int64_t>(i)));
-      whole[at] = values[i];
-      ++owners[at];
-    }
-  }
-  for (size_t i = 0; i < owners.size(); ++i)
-    if (owners[i] != 1) {
-      ADD_FAILURE() << name << ": element " << i << " has " << owners[i] << " owners";
-      break;
-    }
-  return whole;
-}
-
-std::map<std::string, std::vector<double>> read_step(const dump::DumpFolder& folder, int64_t number) {
-  const auto step = dump::open_step(folder, number);
-  if (!step) {
-    ADD_FAILURE() << step.error();
-    return {};
-  }
-  std::map<std::string, std::vector<double>> tensors;
-  for (const auto& [name, shards] : step->tensors) tensors[name] = assemble(name, shards);
-  return tensors;
 }
 
 Trained run(Options options) {
@@ -105,73 +66,40 @@ Trained run(Options options) {
   return result;
 }
 
-void note(Difference& worst, double value, const std::string& where) {
-  if (!(value <= worst.value)) worst = {value, where};  // NaN is the worst
-}
-
-double distance(const std::vector<double>& a, const std::vector<double>& b) {
-  if (a.size() != b.size()) return INFINITY;
-  double apart = 0, size = 0;
-  for (size_t i = 0; i < a.size(); ++i) {
-    apart += (a[i] - b[i]) * (a[i] - b[i]);
-    size += a[i] * a[i];
-  }
-  return apart == 0 ? 0 : std::sqrt(apart / size);
-}
-
 }  // namespace
 
 Trained train_quietly(const std::string& line) { return run(parse(line)); }
 
 Trained train(const std::string& line) {
-  const Folder folder;
+  const auto folder = make_folder();
   Options options = parse(line);
-  options.dump = folder.path;
+  options.dump = *folder;
   Trained result = run(options);
-  const auto opened = dump::open_folder(folder.path);
-  if (!opened) {
-    ADD_FAILURE() << opened.error();
-    return result;
-  }
-  for (int64_t step = 0; step <= options.steps; ++step) result.steps.push_back(read_step(*opened, step));
+  result.dump = folder;
   return result;
 }
 
-Difference difference(const Trained& a, const Trained& b) {
-  Difference worst;
-  const auto relative = [](double x, double y) { return x == y ? 0 : std::abs(x - y) / std::abs(x); };
-  if (a.loss.size() != b.loss.size() || a.steps.size() != b.steps.size()) return {INFINITY, "number of steps"};
-  for (size_t i = 0; i < a.loss.size(); ++i) {
-    const std::string step = "step " + std::to_string(i + 1) + " ";
-    note(worst, a.tokens[i] == b.tokens[i] ? 0 : INFINITY, step + "tokens");
-    note(worst, relative(a.loss[i], b.loss[i]), step + "loss");
-    note(worst, relative(a.norm[i], b.norm[i]), step + "norm");
+Verdict compare(const Trained& a, const Trained& b, double tolerance) {
+  lockstep::verify::CompareOptions options;
+  options.rtol = tolerance;
+  const auto found = lockstep::verify::compare_folders(*a.dump, *b.dump, options);
+  if (!found) return {found.error(), 0, ""};
+  Verdict verdict;
+  if (!found->differences.empty())
+    verdict.difference = "step " + std::to_string(found->differences[0].step) + " " + found->differences[0].name +
+                         ": " + found->differences[0].sentence;
+  else if (!found->incomplete.empty())
+    verdict.difference = found->incomplete[0];
+  for (const auto& [category, summary] : found->summaries) {
+    verdict.worst = std::max(verdict.worst, summary.worst);
+    if (summary.within > 0 && verdict.first_not_bitwise.empty()) verdict.first_not_bitwise = summary.worst_name;
   }
-  for (size_t i = 0; i < a.steps.size(); ++i) {
-    if (a.steps[i].size() != b.steps[i].size()) note(worst, INFINITY, "number of tensors");
-    for (const auto& [name, values] : a.steps[i]) {
-      const auto other = b.steps[i].find(name);
-      note(worst, other == b.steps[i].end() ? INFINITY : distance(values, other->second),
-           "step " + std::to_string(i) + " " + name);
-    }
-  }
-  return worst;
+  return verdict;
 }
 
 std::string first_unequal(const Trained& a, const Trained& b) {
-  const auto equal = [](const std::vector<double>& x, const std::vector<double>& y) {
-    return x.size() == y.size() && std::memcmp(x.data(), y.data(), x.size() * sizeof(double)) == 0;
-  };
-  if (a.steps.size() != b.steps.size()) return "number of steps";
-  for (size_t i = 0; i < a.steps.size(); ++i) {
-    if (a.steps[i].size() != b.steps[i].size()) return "number of tensors";
-    for (const auto& [name, values] : a.steps[i])
-      if (b.steps[i].count(name) == 0 || !equal(values, b.steps[i].at(name)))
-        return "step " + std::to_string(i) + " " + name;
-  }
-  if (!equal(a.norm, b.norm)) return "norm";
-  if (!equal(a.loss, b.loss)) return "loss";
-  return "";
+  const Verdict verdict = compare(a, b, 1e-5);
+  return verdict.difference.empty() ? verdict.first_not_bitwise : verdict.difference;
 }
 
 }  // namespace train::test

@@ -1,35 +1,37 @@
 // SPDX-License-Identifier: MIT
 //
 // A whole training in a test: the command line is parsed as the program does, ranks are threads, and what the ranks
-// dumped is put together to whole tensors again.
+// dumped is compared as `lockstep compare` does it.
 
 #pragma once
 
+#include <filesystem>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
 namespace train::test {
 
 struct Trained {
-  // [step][tensor]: "grad/transformer.wte.weight" and so on, as doubles; every element was owned exactly once.
-  std::vector<std::map<std::string, std::vector<double>>> steps;
-  std::vector<double> loss, norm;  // by step, from 1; as rank 0 tells them
+  std::shared_ptr<const std::filesystem::path> dump;  // the folder, gone with the last copy of this
+  std::vector<double> loss, norm;                     // by step, from 1; as rank 0 tells them
   std::vector<long long> tokens;
   std::map<std::string, double> memory;  // most bytes at once by purpose, of rank 0
 };
 
-// Adds --dump; the folder is gone when this returns. Failed expectations inside are seen.
+// With --dump. Failed expectations inside are seen.
 Trained train(const std::string& command_line);
-// The same without dumps: only losses and norms.
+// Without: only losses and norms.
 Trained train_quietly(const std::string& command_line);
 
-// The largest relative Frobenius distance of a tensor of any step, or relative difference of a loss or norm, and where.
-struct Difference {
-  double value = 0;
-  std::string where;
+// Every tensor of every step and every metric, with one tolerance (relative Frobenius norm).
+struct Verdict {
+  std::string difference;         // the first one, as a sentence; empty: none
+  double worst = 0;               // relative error of what is the same
+  std::string first_not_bitwise;  // a tensor or metric that is the same but not bit for bit
 };
-Difference difference(const Trained& a, const Trained& b);
+Verdict compare(const Trained& a, const Trained& b, double tolerance);
 // Where two trainings are not equal bit for bit; empty: nowhere.
 std::string first_unequal(const Trained& a, const Trained& b);
 
