@@ -330,6 +330,17 @@ TEST(Incomplete, MissingIsNeverTheSame) {
   std::filesystem::remove(four + "/step000002/rank00001.safetensors");
   incomplete("step 2: B lacks files of rank 1: grad was not compared");
   EXPECT_EQ(compared(one, four, {.step = 1}).status, Status::same);
+  // A file of a rank of which others hold all it held.
+  MadeDump copies(folder.path("copies"), 2);
+  for (int rank = 0; rank < 2; rank++) {
+    const MadeTensor& tensor = training.tensors.at("param/" + kWte);
+    copies.tensor(1, rank, "param/" + kWte, tensor, whole(tensor, dump::Placement::Kind::replica));
+  }
+  const std::string both = copies.write();
+  EXPECT_EQ(compared(both, both).status, Status::same);
+  std::filesystem::remove(both + "/step000001/rank00001.safetensors");
+  EXPECT_EQ(compared(both, both).status, Status::incomplete);
+  EXPECT_NE(all_incomplete(compared(both, both)).find("step 1: B lacks files of rank 1"), std::string::npos);
   // A step.
   std::filesystem::remove_all(four + "/step000002");
   incomplete("only A has tensors of step 2");

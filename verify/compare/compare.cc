@@ -164,7 +164,15 @@ void learn_worlds(Session& session, const StepData& step) {
     }
 }
 
+// Where a rank left no file nothing can be said of its copies, even if the others hold every element.
+void note_missing_ranks(Session& session, const StepData& step) {
+  for (const auto& [side, data] : {std::pair{"A", &step.a}, std::pair{"B", &step.b}})
+    if (*data && !(*data)->missing_ranks.empty())
+      session.gaps[std::string(side) + " lacks files of " + ranks_text((*data)->missing_ranks)].insert(step.number);
+}
+
 std::string compare_step(Session& session, const StepData& step) {
+  note_missing_ranks(session, step);
   std::map<Dtype, std::pair<int64_t, std::string>> smallest;
   const auto controlled = [&](const std::string& dtype) {
     return std::any_of(session.out.controls.begin(), session.out.controls.end(),

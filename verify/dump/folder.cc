@@ -108,6 +108,8 @@ Result<DumpFolder> open_folder(const std::filesystem::path& path) {
   if (failed) return Error{path.string() + ": the folder cannot be read: " + failed.message()};
   const std::filesystem::path lines = path / kMetricsFile;
   if (std::filesystem::exists(lines, failed)) {
+    if (!std::filesystem::is_regular_file(lines, failed))
+      return Error{lines.string() + ": expected a file of lines of JSON"};
     Result<std::vector<Metrics>> metrics = read_metrics(lines.string(), read_all(lines), folder.notes);
     if (!metrics) return Error{metrics.error()};
     folder.metrics = std::move(*metrics);

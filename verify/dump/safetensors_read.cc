@@ -160,7 +160,7 @@ Result<Safetensors> Safetensors::view(const std::byte* bytes, uint64_t size, con
 }
 
 Result<Safetensors> Safetensors::open(const std::filesystem::path& path) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a pipe nobody writes to must not hold us
   if (fd < 0) return Error{path.string() + ": cannot be opened: " + system_error()};
   struct stat status = {};
   void* map = nullptr;
