@@ -2,7 +2,12 @@
 
 #include "reference/train/run/dumps.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <filesystem>
+
+#include "verify/dump/folder.h"
 
 namespace train {
 namespace {
@@ -41,7 +46,24 @@ std::vector<Run> runs_of(const Parameter& p) {
   return runs;
 }
 
+bool belongs_to_dump(const std::string& name) {
+  return name == dump::kMetricsFile || (name.rfind("step", 0) == 0 && name.size() > 4 &&
+                                        name.find_first_not_of("0123456789", 4) == std::string::npos);
+}
+
 }  // namespace
+
+void check_dump_folder(const std::string& path) {
+  std::error_code failed;
+  std::filesystem::create_directories(path, failed);
+  if (!failed && access(path.c_str(), W_OK | X_OK) != 0) failed = {errno, std::generic_category()};
+  std::filesystem::directory_iterator entry;
+  if (!failed) entry = std::filesystem::directory_iterator(path, failed);
+  if (failed) throw Refusal(path + ": no dump can be written there: " + failed.message() + " (--dump)");
+  for (; entry != std::filesystem::directory_iterator(); entry.increment(failed))
+    if (belongs_to_dump(entry->path().filename()))
+      throw Refusal(path + " already holds a dump; name a new folder or remove it (--dump)");
+}
 
 FlatRanges ranges_of(const Parameter& parameter, int64_t begin, int64_t count) {
   FlatRanges found;

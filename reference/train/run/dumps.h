@@ -20,6 +20,10 @@
 
 namespace train {
 
+// Makes the folder. Throws Refusal where that fails, and for one that holds a dump already: a mixture of two trainings
+// would be compared as if it were one. Every rank may ask, since none writes before all have met.
+void check_dump_folder(const std::string& path);
+
 // The ranges of the whole flattened tensor that elements [begin, begin + count) of a rank's part are, and the ranges of
 // those elements themselves, counted from `begin`: vocabulary padding is in neither.
 struct FlatRanges {

@@ -162,7 +162,7 @@ Training::Step Training::step() {
   optimizer_->update(*strategy_, step.norm, step.number);
   strategy_->finish_update();
   compute_.synchronize();
-  if (!std::isfinite(step.norm)) loss_scale_ = std::max(loss_scale_ / 2, 1.0);
+  if (!std::isfinite(step.norm) && loss_scale_ > 1) loss_scale_ = std::max(loss_scale_ / 2, 1.0);
   sampler_.advance(options_.global_batch);
   if (dump) {
     dumps_.parameters(*strategy_, model_->parameters());
@@ -217,6 +217,14 @@ void Training::tell(const Step& step, double seconds) const {
   std::fflush(stdout);
 }
 
+void Training::tell_not_finite(const Step& step) const {
+  const auto n = static_cast<long long>(step.number);
+  if (step.loss_scale > 1)
+    std::printf("step %lld  gradients overflow: nothing was updated; loss scale is now %g\n", n, loss_scale_);
+  else
+    std::printf("step %lld  the gradient's norm is not a number: nothing was updated\n", n);
+}
+
 void Training::run() {
   const bool talks = rank_ == 0;
   dump_first();
@@ -224,9 +232,7 @@ void Training::run() {
     const auto begin = std::chrono::steady_clock::now();
     const Step done = step();
     if (talks && !options_.quiet) tell(done, seconds_since(begin));
-    if (talks && !std::isfinite(done.norm))
-      std::printf("step %lld  gradients overflow: nothing was updated; loss scale is now %g\n",
-                  static_cast<long long>(n), loss_scale_);
+    if (talks && !std::isfinite(done.norm)) tell_not_finite(done);
     if (options_.eval_every > 0 && n % options_.eval_every == 0) {
       const double loss = evaluate();
       if (talks) std::printf("step %lld  held-out loss %.6f\n", static_cast<long long>(n), loss);

@@ -49,6 +49,7 @@ class Training {
   void evaluate_batch(int k);
   void sum_statistics();
   void tell(const Step& step, double seconds) const;
+  void tell_not_finite(const Step& step) const;
 
   const Options options_;
   const Text& text_;

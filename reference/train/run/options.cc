@@ -3,8 +3,11 @@
 #include "reference/train/run/options.h"
 
 #include <CLI/CLI.hpp>
+#include <charconv>
+#include <cmath>
 #include <cstdlib>
-#include <map>
+#include <set>
+#include <utility>
 
 namespace train {
 namespace {
@@ -17,6 +20,13 @@ constexpr const char* kFooter =
     "examples: lockstep-train --dp 2 --zero 1 --steps 20\n"
     "          mpirun -n 4 lockstep-train --fsdp full --wrap layer --prefetch both\n";
 
+template <class... Words>
+[[noreturn]] void refuse(const Words&... words) {
+  std::ostringstream out;
+  (out << ... << words);
+  throw Refusal(out.str());
+}
+
 // Help says what a flag means; the range is told when it is missed.
 template <class T>
 CLI::Validator range(T low, T high) {
@@ -24,12 +34,86 @@ CLI::Validator range(T low, T high) {
   return validator.description("");
 }
 
+// Numbers, names and paths are read here and not by the parser, which takes "nan" for a number, "-1" for a seed and "0"
+// for the first of several names, and tells what it refuses in words of its own.
+
+struct Real {
+  const char* must;  // be
+  bool (*fits)(double);
+};
+constexpr Real kAtLeastZero{"a finite number of at least 0", [](double x) { return x >= 0; }};
+constexpr Real kAboveZero{"a finite number above 0", [](double x) { return x > 0; }};
+constexpr Real kBelowOne{"a number of at least 0 and below 1", [](double x) { return x >= 0 && x < 1; }};
+constexpr Real kFraction{"a number above 0 and at most 1", [](double x) { return x > 0 && x <= 1; }};
+constexpr Real kMebibytes{"a number above 0 and at most 1e6", [](double x) { return x > 0 && x <= 1e6; }};
+constexpr Real kMicroseconds{"a number from 0 to 1e9", [](double x) { return x >= 0 && x <= 1e9; }};
+constexpr Real kFactor{"a number from 0 to 1e6", [](double x) { return x >= 0 && x <= 1e6; }};
+
+double read_real(const char* flag, const std::string& word, const Real& kind) {
+  char* stop = nullptr;
+  const double value = std::strtod(word.c_str(), &stop);
+  if (word.empty() || *stop != '\0' || !std::isfinite(value) || !kind.fits(value))
+    refuse(flag, " is ", word, ", but must be ", kind.must);
+  return value;
+}
+
+CLI::Option* add_real(CLI::App& app, const char* flag, double& value, const char* text, const Real& kind) {
+  const auto read = [flag, kind, &value](const std::string& word) { value = read_real(flag, word, kind); };
+  return app.add_option_function<std::string>(flag, read, text)->type_name("FLOAT");
+}
+
+template <class T>
+using Choices = std::vector<std::pair<std::string, T>>;
+
+template <class T>
+std::string names_of(const Choices<T>& choices) {
+  std::string names;
+  for (size_t i = 0; i < choices.size(); ++i)
+    names += (i == 0 ? "" : i + 1 == choices.size() ? " or " : ", ") + choices[i].first;
+  return names;
+}
+
+template <class T>
+CLI::Option* add_choice(CLI::App& app, const char* flag, T& value, const char* text, const Choices<T>& choices) {
+  const auto read = [flag, choices, &value](const std::string& word) {
+    for (const auto& choice : choices)
+      if (choice.first == word) return static_cast<void>(value = choice.second);
+    refuse(flag, " is ", word, ", but must be ", names_of(choices));
+  };
+  return app.add_option_function<std::string>(flag, read, text);
+}
+
+CLI::Option* add_choice(CLI::App& app, const char* flag, std::string& value, const char* text,
+                        std::initializer_list<const char*> names) {
+  Choices<std::string> choices;
+  for (const char* name : names) choices.emplace_back(name, name);
+  return add_choice<std::string>(app, flag, value, text, choices);
+}
+
+// `what`: "file" or "folder".
+CLI::Option* add_path(CLI::App& app, const char* flag, std::string& value, const char* text, const char* what) {
+  const auto read = [flag, what, &value](const std::string& word) {
+    if (word.empty()) refuse(flag, " names no ", what);
+    value = word;
+  };
+  return app.add_option_function<std::string>(flag, read, text);
+}
+
+CLI::Option* add_seed(CLI::App& app, const char* flag, uint64_t& value, const char* text) {
+  const auto read = [flag, &value](const std::string& word) {
+    const char* end = word.data() + word.size();
+    if (const auto [stop, error] = std::from_chars(word.data(), end, value); error != std::errc{} || stop != end)
+      refuse(flag, " is ", word, ", but must be a whole number from 0 to ", UINT64_MAX);
+  };
+  return app.add_option_function<std::string>(flag, read, text)->type_name("UINT");
+}
+
 void add_layout(CLI::App& app, Options& o) {
   const char* group = "Layout";
   app.add_option("--ranks", o.ranks, "ranks, as threads of this process (the product of the layout)")
       ->check(range(1, 1024))
       ->group(group);
-  app.add_option("--id-file", o.id_file, "ranks as processes meet in this file, made by rank 0")->group(group);
+  add_path(app, "--id-file", o.id_file, "ranks as processes meet in this file, made by rank 0", "file")->group(group);
   app.add_option("--threads", o.threads, "threads of the kernels, shared by the ranks of a process (1)")
       ->check(range(1, 256))
       ->group(group);
@@ -47,41 +131,43 @@ void add_layout(CLI::App& app, Options& o) {
          "--zero", [&o](const int& stage) { o.shard = static_cast<Shard>(stage); }, "ZeRO stage over dp: 0, 1, 2 or 3")
       ->check(range(0, 3))
       ->group(group);
-  const std::map<std::string, Shard> strategies = {
-      {"full", Shard::full}, {"grad-op", Shard::grad_op}, {"hybrid", Shard::hybrid}};
-  app.add_option("--fsdp", o.shard, "FSDP over dp: full, grad-op or hybrid")
-      ->transform(CLI::CheckedTransformer(strategies).description(""))
+  add_choice<Shard>(app, "--fsdp", o.shard, "FSDP over dp: full, grad-op or hybrid",
+                    {{"full", Shard::full}, {"grad-op", Shard::grad_op}, {"hybrid", Shard::hybrid}})
       ->excludes("--zero")
       ->group(group);
   app.add_option("--hybrid-shard", o.hybrid_shard, "ranks that share a parameter under --fsdp hybrid (half of dp)")
       ->check(range(1, 1024))
       ->group(group);
   app.add_option("--wrap", o.wrap, "units of FSDP: block, layer, size:N (parameters) or none (block)")->group(group);
-  app.add_option("--prefetch", o.prefetch, "gathers ahead of use: none, backward, forward or both (backward)")
-      ->check(CLI::IsMember({"none", "backward", "forward", "both"}).description(""))
+  add_choice(app, "--prefetch", o.prefetch, "gathers ahead of use: none, backward, forward or both (backward)",
+             {"none", "backward", "forward", "both"})
       ->group(group);
-  app.add_option("--schedule", o.schedule, "gpipe, 1f1b, interleaved, zero-bubble or zero-bubble-2 (1f1b)")
-      ->check(CLI::IsMember({"gpipe", "1f1b", "interleaved", "zero-bubble", "zero-bubble-2"}).description(""))
+  add_choice(app, "--schedule", o.schedule, "gpipe, 1f1b, interleaved, zero-bubble or zero-bubble-2 (1f1b)",
+             {"gpipe", "1f1b", "interleaved", "zero-bubble", "zero-bubble-2"})
       ->group(group);
   app.add_option("--virtual-stages", o.virtual_stages, "chunks of the model on a pipeline stage (1)")
       ->check(range(1, 64))
       ->group(group);
-  app.add_option("--cp-algo", o.cp_algo, "ring, allgather or ulysses (ring)")
-      ->check(CLI::IsMember({"ring", "allgather", "ulysses"}).description(""))
+  add_choice(app, "--cp-algo", o.cp_algo, "ring, allgather or ulysses (ring)", {"ring", "allgather", "ulysses"})
       ->group(group);
-  app.add_option("--bucket-mb", o.bucket_mb, "gradients reduced together, MiB; the first bucket at most 1 (25)")
-      ->check(CLI::PositiveNumber.description(""))
+  add_real(app, "--bucket-mb", o.bucket_mb, "gradients reduced together, MiB; the first bucket at most 1 (25)",
+           kMebibytes)
       ->group(group);
   app.add_flag("!--no-overlap", o.overlap, "reduce after the backward pass, not during it")->group(group);
-  const std::map<std::string, Compress> compressions = {
-      {"none", Compress::none}, {"bf16", Compress::bf16}, {"topk", Compress::topk}};
-  app.add_option("--compress", o.compress, "gradients on the way between data-parallel ranks: none, bf16 or topk")
-      ->transform(CLI::CheckedTransformer(compressions).description(""))
+  add_choice<Compress>(app, "--compress", o.compress,
+                       "gradients on the way between data-parallel ranks: none, bf16 or topk",
+                       {{"none", Compress::none}, {"bf16", Compress::bf16}, {"topk", Compress::topk}})
       ->group(group);
-  app.add_option("--topk-fraction", o.topk_fraction, "of a bucket's gradients, sent by --compress topk (0.01)")
-      ->check(range(1e-6, 1.0))
+  add_real(app, "--topk-fraction", o.topk_fraction, "of a bucket's gradients, sent by --compress topk (0.01)",
+           kFraction)
       ->group(group);
-  app.add_option("--fake-compute-us", o.fake_compute_us, "F,B,W: a stage's passes sleep so many microseconds")
+  const auto sleeps = [&o](const std::vector<std::string>& words) {
+    for (const std::string& word : words)
+      o.fake_compute_us.push_back(read_real("--fake-compute-us", word, kMicroseconds));
+  };
+  app.add_option_function<std::vector<std::string>>("--fake-compute-us", sleeps,
+                                                    "F,B,W: a stage's passes sleep so many microseconds")
+      ->type_name("FLOAT")
       ->delimiter(',')
       ->expected(3)
       ->group(group);
@@ -101,35 +187,29 @@ void add_model(CLI::App& app, Options& o) {
   size("--vocab", o.vocab, "classes; tokens are bytes (256)");
   size("--vocab-multiple", o.vocab_multiple, "the vocabulary is padded to a multiple of this (1)");
   size("--seq", o.seq, "tokens of a sequence (128)");
-  app.add_option("--pos", o.positions, "learned or rotary positions (learned)")
-      ->check(CLI::IsMember({"learned", "rotary"}).description(""))
-      ->group(group);
+  add_choice(app, "--pos", o.positions, "learned or rotary positions (learned)", {"learned", "rotary"})->group(group);
   app.add_flag("--untied", o.untied, "the head has weights of its own")->group(group);
   app.add_flag("--share-layers", o.share_layers, "every second layer uses the parameters of the one before it")
       ->group(group);
   size("--experts", o.experts, "experts of a mixture-of-experts MLP (none)");
   size("--top-k", o.top_k, "experts a token is sent to (2)");
-  app.add_option("--capacity", o.capacity, "capacity factor of an expert, per sequence; 0 drops no token (0)")
-      ->check(CLI::NonNegativeNumber.description(""))
+  add_real(app, "--capacity", o.capacity, "capacity factor of an expert, per sequence; 0 drops no token (0)", kFactor)
       ->group(group);
-  app.add_option("--aux-loss", o.aux_loss, "weight of the experts' balance loss (0.01)")
-      ->check(CLI::NonNegativeNumber.description(""))
-      ->group(group);
-  app.add_option("--dropout", o.dropout, "probability (0)")->check(range(0.0, 0.99))->group(group);
+  add_real(app, "--aux-loss", o.aux_loss, "weight of the experts' balance loss (0.01)", kAtLeastZero)->group(group);
+  add_real(app, "--dropout", o.dropout, "probability (0)", kBelowOne)->group(group);
   app.add_option("--freeze", o.freeze,
                  "parameters whose name matches this shell pattern are not trained; may be repeated")
       ->group(group);
-  const std::map<std::string, Dtype> types = {{"fp64", Dtype::f64}, {"fp32", Dtype::f32}, {"bf16", Dtype::bf16}};
-  app.add_option("--dtype", o.dtype, "fp64, fp32 or bf16 with fp32 master weights (fp32)")
-      ->transform(CLI::CheckedTransformer(types).description(""))
+  add_choice<Dtype>(app, "--dtype", o.dtype, "fp64, fp32 or bf16 with fp32 master weights (fp32)",
+                    {{"fp64", Dtype::f64}, {"fp32", Dtype::f32}, {"bf16", Dtype::bf16}})
       ->group(group);
-  app.add_option("--seed", o.seed, "of parameters, dropout and the order of samples (1)")->group(group);
+  add_seed(app, "--seed", o.seed, "of parameters, dropout and the order of samples (1)")->group(group);
 }
 
 void add_training(CLI::App& app, Options& o) {
   const char* group = "Training";
-  const auto number = [&](const char* name, double& value, const char* text) {
-    return app.add_option(name, value, text)->check(CLI::NonNegativeNumber.description(""))->group(group);
+  const auto number = [&](const char* name, double& value, const char* text, const Real& kind = kAtLeastZero) {
+    return add_real(app, name, value, text, kind)->group(group);
   };
   const auto count = [&](const char* name, int64_t& value, const char* text) {
     return app.add_option(name, value, text)->check(range(1, 1 << 30))->group(group);
@@ -138,50 +218,58 @@ void add_training(CLI::App& app, Options& o) {
   count("--micro-batch", o.micro_batch, "sequences in a micro-batch of a rank (8)");
   count("--accum", o.accum, "micro-batches of a rank in a step (1)");
   count("--global-batch", o.global_batch, "sequences in a step over all ranks");
-  app.add_option("--optimizer", o.optimizer, "adamw or sgd (adamw)")
-      ->check(CLI::IsMember({"adamw", "sgd"}).description(""))
-      ->group(group);
+  add_choice(app, "--optimizer", o.optimizer, "adamw or sgd (adamw)", {"adamw", "sgd"})->group(group);
   number("--lr", o.lr, "learning rate (0.001)");
   number("--min-lr", o.min_lr, "learning rate at the end of the cosine (0.0001)");
   count("--warmup", o.warmup, "steps in which the rate rises linearly (none)");
   count("--decay-steps", o.decay_steps, "step at which the cosine ends (constant rate)");
-  number("--beta1", o.beta1, "(0.9)");
-  number("--beta2", o.beta2, "(0.95)");
+  number("--beta1", o.beta1, "(0.9)", kBelowOne);
+  number("--beta2", o.beta2, "(0.95)", kBelowOne);
   number("--eps", o.eps, "(1e-8)");
   number("--weight-decay", o.weight_decay, "of matrices and embeddings (0.1)");
   number("--momentum", o.momentum, "of sgd (0.9)");
   number("--clip", o.clip, "largest norm of the whole gradient; 0: not clipped (1)");
-  number("--loss-scale", o.loss_scale, "factor on the gradients of the backward pass, halved when they overflow (1)");
+  number("--loss-scale", o.loss_scale, "factor on the gradients of the backward pass, halved when they overflow (1)",
+         kAboveZero);
 }
 
 void add_data(CLI::App& app, Options& o) {
   const char* group = "Data and output";
-  app.add_option("--data", o.data, "a text file (a bundled one)")->group(group);
+  add_path(app, "--data", o.data, "a text file (a bundled one)", "file")->group(group);
   app.add_flag("--packed", o.packed, "documents end at blank lines and do not see each other")->group(group);
-  app.add_option("--mask-fraction", o.mask_fraction, "of the tokens have no label (0)")
-      ->check(range(0.0, 0.95))
-      ->group(group);
+  add_real(app, "--mask-fraction", o.mask_fraction, "of the tokens have no label (0)", kBelowOne)->group(group);
   app.add_option("--eval-every", o.eval_every, "steps between evaluations on the end of the text (none)")
       ->check(range(1, 1 << 30))
       ->group(group);
   app.add_option("--eval-batches", o.eval_batches, "global batches of an evaluation (4)")
       ->check(range(1, 1 << 20))
       ->group(group);
-  app.add_option("--dump", o.dump, "write gradients, parameters and optimizer state of every step to this folder")
+  add_path(app, "--dump", o.dump, "write gradients, parameters and optimizer state of every step to this new folder",
+           "folder")
       ->group(group);
   app.add_option("--dump-every", o.dump_every, "steps between dumps (1)")->check(range(1, 1 << 30))->group(group);
-  app.add_option("--save-init", o.save_init, "write the initial parameters (safetensors, nanoGPT's names), and end")
+  add_path(app, "--save-init", o.save_init, "write the initial parameters (safetensors, nanoGPT's names), and end",
+           "file")
       ->group(group);
-  app.add_option("--init", o.init, "start from the parameters in this file")->group(group);
+  add_path(app, "--init", o.init, "start from the parameters in this file", "file")->group(group);
   app.add_flag("--memory", o.memory, "print memory by purpose at the end")->group(group);
   app.add_flag("--quiet", o.quiet, "no line a step")->group(group);
 }
 
-template <class... Words>
-[[noreturn]] void refuse(const Words&... words) {
-  std::ostringstream out;
-  (out << ... << words);
-  throw Refusal(out.str());
+// Flags with a value, but those that may be repeated, which take any number of values. The parser would take the next
+// word for the value that is missing after a "=".
+void check_once(const CLI::App& app, int argc, char** argv) {
+  std::set<std::string> given;
+  for (int i = 1; i < argc; ++i) {
+    const std::string word = argv[i], flag = word.substr(0, word.find('='));
+    if (flag.rfind("--", 0) != 0) continue;
+    const CLI::Option* option = app.get_option_no_throw(flag);
+    if (option != nullptr && word == flag + '=') refuse(word, " has no value");
+    if (option == nullptr || option->get_items_expected_min() == 0 ||
+        option->get_items_expected_max() >= CLI::detail::expected_max_vector_size)
+      continue;
+    if (!given.insert(flag).second) refuse(flag, " is given twice");
+  }
 }
 
 void check_order(const std::string& order) {
@@ -312,6 +400,7 @@ Options parse_options(int argc, char** argv) {
   add_training(app, options);
   add_data(app, options);
   try {
+    check_once(app, argc, argv);
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp& help) {
     std::exit(app.exit(help));

@@ -2,27 +2,48 @@
 
 #include "reference/train/run/text.h"
 
+#include <fcntl.h>
 #include <limits.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cmath>
+#include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
+#include <memory>
 
 #include "reference/train/run/options.h"
 
 namespace train {
 namespace {
 
+constexpr size_t kMostBytes = size_t{1} << 31;  // places in a text are 32 bits
+
+[[noreturn]] void cannot_read(const std::string& path, const std::string& why) {
+  throw Refusal("cannot read the text " + path + ": " + why);
+}
+
+// Without waiting for a writer of a pipe, and without an end that never comes.
 std::vector<uint8_t> read_all(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  if (!in || std::filesystem::is_directory(path)) throw Refusal("cannot read the text " + path);
-  std::vector<uint8_t> bytes{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
-  if (in.bad()) throw Refusal("cannot read the text " + path);
-  return bytes;
+  const int fd = open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  if (fd < 0) cannot_read(path, std::strerror(errno));
+  const auto closed = std::shared_ptr<void>(nullptr, [fd](void*) { close(fd); });
+  struct stat status {};
+  if (fstat(fd, &status) != 0) cannot_read(path, std::strerror(errno));
+  if (!S_ISREG(status.st_mode)) cannot_read(path, "it is not a regular file");
+  std::vector<uint8_t> bytes, block(size_t{1} << 20);
+  while (true) {
+    if (bytes.size() >= kMostBytes || status.st_size >= static_cast<off_t>(kMostBytes))
+      cannot_read(path, "it has 2 GiB or more");
+    const ssize_t got = read(fd, block.data(), block.size());
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) cannot_read(path, std::strerror(errno));
+    if (got == 0) return bytes;
+    bytes.insert(bytes.end(), block.begin(), block.begin() + got);
+  }
 }
 
 }  // namespace

@@ -3,7 +3,8 @@
 #include "reference/train/run/weights.h"
 
 #include <algorithm>
-#include <cstring>
+#include <filesystem>
+#include <set>
 #include <vector>
 
 #include "reference/train/kernels/kernels.h"
@@ -52,9 +53,39 @@ void upload(const std::vector<double>& values, View to, const Stream& stream) {
   check(cudaFree(wide.data), "cudaFree");
 }
 
+// Where a file of this name is written: links are followed, and nothing but a file is replaced.
+std::filesystem::path place_for(const std::string& path) {
+  std::error_code failed;
+  const std::filesystem::file_status at = std::filesystem::status(path, failed);
+  if (std::filesystem::is_regular_file(at)) return std::filesystem::canonical(path);
+  if (at.type() != std::filesystem::file_type::not_found || std::filesystem::is_symlink(path, failed))
+    throw Refusal(path + " is there already and is not a regular file (--save-init)");
+  return path;
+}
+
+std::shared_ptr<const dump::Safetensors> open_init(const std::string& path) {
+  std::error_code failed;
+  const std::filesystem::file_status at = std::filesystem::status(path, failed);
+  if (std::filesystem::exists(at) && !std::filesystem::is_regular_file(at))
+    throw Refusal(path + " is not a regular file (--init)");
+  auto opened = dump::Safetensors::open(path);
+  if (!opened) throw Refusal(opened.error());
+  return std::make_shared<dump::Safetensors>(std::move(*opened));
+}
+
+const dump::StoredTensor& find_init(const dump::Safetensors& file, const Parameter& p) {
+  const dump::StoredTensor* stored = file.find(p.name);
+  if (stored == nullptr) throw Refusal(file.path() + " has no tensor " + p.name + " (--init)");
+  if (stored->shape != p.global)
+    throw Refusal(file.path() + ": " + p.name + " has shape " + dump::shape_text(stored->shape) +
+                  ", but the model's is " + dump::shape_text(p.global));
+  return *stored;
+}
+
 }  // namespace
 
 void save_init(const std::string& path, const Config& config, int device) {
+  const std::filesystem::path place = place_for(path);
   Memory memory(device);
   const Stream stream;
   const Groups alone;
@@ -71,24 +102,28 @@ void save_init(const std::string& path, const Config& config, int device) {
   }
   stream.synchronize();
   for (size_t i = 0; i < tensors.size(); ++i) tensors[i].data = bytes[i].data();
-  if (const auto size = dump::write_safetensors(path, tensors); !size) throw Refusal(size.error());
+  if (const auto size = dump::write_safetensors(place, tensors); !size) throw Refusal(size.error());
+}
+
+void check_init(const std::string& path, const Config& config) {
+  const auto file = open_init(path);
+  const Groups alone;
+  const Parameters parameters(config, alone);
+  std::set<std::string> names;
+  for (const auto& p : parameters.all()) names.insert(find_init(*file, *p).name);
+  for (const dump::StoredTensor& stored : file->tensors())
+    if (names.count(stored.name) == 0)
+      throw Refusal(path + " has a tensor " + stored.name + " that the model does not have (--init)");
 }
 
 std::function<void(const Parameter&, View)> initial_values(const std::string& path, const Config& config,
                                                            const Stream& stream) {
   if (path.empty())
     return [&config, &stream](const Parameter& p, View into) { initialise(stream.get(), config, p, into); };
-  auto opened = dump::Safetensors::open(path);
-  if (!opened) throw Refusal(opened.error());
-  const auto file = std::make_shared<dump::Safetensors>(std::move(*opened));
-  return [file, path, &stream](const Parameter& p, View into) {
-    const dump::StoredTensor* stored = file->find(p.name);
-    if (stored == nullptr) throw Refusal(path + " has no tensor " + p.name + " (--init)");
-    if (stored->shape != p.global)
-      throw Refusal(path + ": " + p.name + " has shape " + dump::shape_text(stored->shape) + ", but the model's is " +
-                    dump::shape_text(p.global));
-    std::vector<double> whole(static_cast<size_t>(stored->elements()));
-    dump::to_double(stored->dtype, stored->data, whole.size(), whole.data());
+  return [file = open_init(path), &stream](const Parameter& p, View into) {
+    const dump::StoredTensor& stored = find_init(*file, p);
+    std::vector<double> whole(static_cast<size_t>(stored.elements()));
+    dump::to_double(stored.dtype, stored.data, whole.size(), whole.data());
     upload(part_of(whole, p), into, stream);
   };
 }

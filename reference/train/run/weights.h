@@ -18,6 +18,9 @@ namespace train {
 // Writes all parameters of the model, however many ranks it would be spread over. Throws Refusal.
 void save_init(const std::string& path, const Config& config, int device);
 
+// Whether the file has the tensors of the model, of its shapes, and no others. Throws Refusal.
+void check_init(const std::string& path, const Config& config);
+
 // Enqueues the first values of a parameter's part. `path` may be empty. Throws Refusal, at once for a file that is not
 // one, and when it is called for a tensor that is missing or has another shape.
 std::function<void(const Parameter&, View)> initial_values(const std::string& path, const Config& config,

@@ -89,6 +89,56 @@ TEST(TrainOptions, ImpossibleLayoutsAreRefusedWithTheEquation) {
     EXPECT_NE(refusal(c.line, c.world).find(c.says), std::string::npos) << c.line << ": " << refusal(c.line, c.world);
 }
 
+TEST(TrainOptions, NumbersNamesAndRepeatedFlagsAreRefusedInOneSentence) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"--lr -1", "--lr is -1, but must be a finite number of at least 0"},
+      {"--lr nan", "--lr is nan, but must be a finite number of at least 0"},
+      {"--lr 1e999", "--lr is 1e999, but must be a finite number of at least 0"},
+      {"--lr 1x", "--lr is 1x, but must be a finite number of at least 0"},
+      {"--clip inf", "--clip is inf, but must be a finite number of at least 0"},
+      {"--beta1 1", "--beta1 is 1, but must be a number of at least 0 and below 1"},
+      {"--beta2 -0.1", "--beta2 is -0.1, but must be a number of at least 0 and below 1"},
+      {"--dropout 1", "--dropout is 1, but must be a number of at least 0 and below 1"},
+      {"--mask-fraction nan", "--mask-fraction is nan, but must be a number of at least 0 and below 1"},
+      {"--topk-fraction 0", "--topk-fraction is 0, but must be a number above 0 and at most 1"},
+      {"--loss-scale 0", "--loss-scale is 0, but must be a finite number above 0"},
+      {"--bucket-mb inf", "--bucket-mb is inf, but must be a number above 0 and at most 1e6"},
+      {"--capacity 1e300", "--capacity is 1e300, but must be a number from 0 to 1e6"},
+      {"--fake-compute-us 1,nan,1", "--fake-compute-us is nan, but must be a number from 0 to 1e9"},
+      {"--fake-compute-us 1,1,2e9", "--fake-compute-us is 2e9, but must be a number from 0 to 1e9"},
+      {"--seed -1", "--seed is -1, but must be a whole number from 0 to 18446744073709551615"},
+      {"--seed 18446744073709551616",
+       "--seed is 18446744073709551616, but must be a whole number from 0 to 18446744073709551615"},
+      {"--dtype x", "--dtype is x, but must be fp64, fp32 or bf16"},
+      {"--dtype 0", "--dtype is 0, but must be fp64, fp32 or bf16"},
+      {"--fsdp 1", "--fsdp is 1, but must be full, grad-op or hybrid"},
+      {"--compress zip", "--compress is zip, but must be none, bf16 or topk"},
+      {"--optimizer adam", "--optimizer is adam, but must be adamw or sgd"},
+      {"--lr 1 --lr 2", "--lr is given twice"},
+      {"--lr=1 --lr 2", "--lr is given twice"},
+      {"--steps 1 --steps 1", "--steps is given twice"},
+      {"--dump= --quiet", "--dump= has no value"},
+      {"--fake-compute-us 1,1,1 --fake-compute-us 1,1,1", "--fake-compute-us is given twice"},
+  };
+  for (const auto& [line, says] : cases) EXPECT_EQ(refusal(line, 1), says) << line;
+}
+
+TEST(TrainOptions, WhatIsAllowedIsRead) {
+  const Options o = parse(
+      "--lr 0 --beta1 0 --dropout .25 --topk-fraction 1 --seed 18446744073709551615 --dtype bf16 --optimizer sgd "
+      "--fake-compute-us 1,2.5,1e9 --freeze a* --freeze=b* --quiet --quiet",
+      1);
+  EXPECT_EQ(o.lr, 0);
+  EXPECT_EQ(o.beta1, 0);
+  EXPECT_EQ(o.dropout, 0.25);
+  EXPECT_EQ(o.topk_fraction, 1);
+  EXPECT_EQ(o.seed, UINT64_MAX);
+  EXPECT_EQ(o.dtype, Dtype::bf16);
+  EXPECT_EQ(o.optimizer, "sgd");
+  EXPECT_EQ(o.fake_compute_us, (std::vector<double>{1, 2.5, 1e9}));
+  EXPECT_EQ(o.freeze, (std::vector<std::string>{"a*", "b*"}));
+}
+
 TEST(TrainOptions, LegalLayoutsAreNot) {
   for (const char* line : {"--tp 2 --sp", "--pp 4", "--cp 2 --tp 2", "--zero 3 --accum 2", "--fsdp hybrid",
                            "--pp 2 --schedule interleaved --virtual-stages 2 --accum 2", "--ep 2 --experts 4"})

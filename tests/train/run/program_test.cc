@@ -4,10 +4,12 @@
 // refuses.
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <thread>
@@ -135,6 +137,92 @@ TEST(TrainProgram, RefusesWithASentenceAndStatus2) {
   const Outcome lonely = run_program(Words{"/usr/bin/env", "RANK=0", "WORLD_SIZE=2", LOCKSTEP_TRAIN}, kPatience);
   EXPECT_EQ(lonely.status, 2);
   EXPECT_NE(lonely.err.find("set NCCL_COMM_ID=host:port, or give --id-file FILE"), std::string::npos) << lonely.err;
+}
+
+// With status 2 and this sentence alone.
+void expect_refusal(const Words& options, const std::string& says) {
+  const Outcome outcome = train(options);
+  EXPECT_EQ(outcome.status, 2) << says;
+  EXPECT_EQ(outcome.err, "lockstep-train: " + says + "\n");
+}
+
+TEST(TrainProgram, RefusesPathsThatAreNotFiles) {
+  for (const char* flag : {"--init", "--data", "--save-init", "--id-file"})
+    expect_refusal({flag, ""}, std::string(flag) + " names no file");
+  expect_refusal({"--dump", ""}, "--dump names no folder");
+  const TemporaryFolder folder;
+  const std::string pipe = folder.path("pipe");
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  for (const std::string& path : {pipe, std::string("/dev/zero"), folder.path("")}) {
+    expect_refusal({"--data", path}, "cannot read the text " + path + ": it is not a regular file");
+    expect_refusal({"--init", path}, path + " is not a regular file (--init)");
+    expect_refusal({"--save-init", path}, path + " is there already and is not a regular file (--save-init)");
+  }
+  expect_refusal({"--data", "/proc/self/mem"}, "cannot read the text /proc/self/mem: Input/output error");
+  EXPECT_TRUE(std::filesystem::is_fifo(pipe));
+
+  const std::string nowhere = folder.path("nowhere"), link = folder.path("link"), file = folder.path("file");
+  std::filesystem::create_symlink("missing", nowhere);
+  expect_refusal({"--save-init", nowhere}, nowhere + " is there already and is not a regular file (--save-init)");
+  std::ofstream(file) << "old";
+  std::filesystem::create_symlink("file", link);
+  EXPECT_EQ(train({"--save-init", link}).status, 0);
+  EXPECT_TRUE(std::filesystem::is_symlink(link));
+  EXPECT_TRUE(lockstep::dump::Safetensors::open(file));
+}
+
+TEST(TrainProgram, RefusesATextThatIsTooLong) {
+  const TemporaryFolder folder;
+  const std::string text = folder.path("text");
+  std::ofstream(text) << "short";
+  std::filesystem::resize_file(text, uint64_t{5} << 30);
+  expect_refusal({"--data", text}, "cannot read the text " + text + ": it has 2 GiB or more");
+}
+
+TEST(TrainProgram, RefusesFirstParametersOfALargerModel) {
+  const TemporaryFolder folder;
+  const std::string file = folder.path("init.safetensors"), has = file + " has a tensor ";
+  const std::string not_ours = " that the model does not have (--init)";
+  const auto save = [&](const Words& more) {
+    EXPECT_EQ(run_program(Words{LOCKSTEP_TRAIN, "--heads", "2", "--width", "16", "--seq", "16", "--dtype", "fp64",
+                                "--save-init", file} +
+                              more,
+                          kPatience)
+                  .status,
+              0);
+  };
+  save({"--layers", "2"});
+  expect_refusal({"--init", file, "--dp", "2"}, has + "transformer.h.1.ln_1.weight" + not_ours);
+  save({"--layers", "1", "--untied"});
+  expect_refusal({"--init", file}, has + "lm_head.weight" + not_ours);
+  save({"--layers", "1"});
+  expect_refusal({"--init", file, "--pos", "rotary"}, has + "transformer.wpe.weight" + not_ours);
+}
+
+TEST(TrainProgram, RefusesAFolderThatHoldsADump) {
+  const TemporaryFolder folder;
+  const std::string dump = folder.path("dump");
+  ASSERT_EQ(train({"--dump", dump, "--dp", "2"}).status, 0);
+  const std::string says = dump + " already holds a dump; name a new folder or remove it (--dump)";
+  expect_refusal({"--dump", dump, "--dp", "2"}, says);
+  std::filesystem::remove(dump + "/metrics.jsonl");
+  expect_refusal({"--dump", dump}, says);
+
+  const std::string file = folder.path("file"), inside = file + "/dump", empty = folder.path("empty");
+  std::ofstream(file) << "x";
+  expect_refusal({"--dump", inside}, inside + ": no dump can be written there: Not a directory (--dump)");
+  std::filesystem::create_directory(empty);
+  EXPECT_EQ(train({"--dump", empty}).status, 0);
+}
+
+TEST(TrainProgram, ALossScaleIsSpokenOfOnlyWhereThereIsOne) {
+  const Words diverging = {"--lr", "1e308", "--clip", "0"};
+  const std::string without = train(diverging).out, with = train(diverging + Words{"--loss-scale", "1024"}).out;
+  EXPECT_NE(without.find("step 2  the gradient's norm is not a number: nothing was updated\n"), std::string::npos)
+      << without;
+  EXPECT_EQ(without.find("loss scale"), std::string::npos) << without;
+  EXPECT_NE(with.find("step 2  gradients overflow: nothing was updated; loss scale is now 512\n"), std::string::npos)
+      << with;
 }
 
 TEST(TrainProgram, HelpAndMesh) {
