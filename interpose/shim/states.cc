@@ -244,7 +244,8 @@ bool ask_all(const Driver& cuda, void*& current) {
   const uint32_t count = ring_count.load(std::memory_order_acquire);
   for (uint32_t i = 0; i < count; i++) {
     ProbeRing& ring = *rings[i].load(std::memory_order_acquire);
-    if (ring.head.load(std::memory_order_relaxed) != ring.tail.load(std::memory_order_relaxed)) {
+    // Acquired, since the ring's context was written before its first probe was taken.
+    if (ring.head.load(std::memory_order_acquire) != ring.tail.load(std::memory_order_relaxed)) {
       if (current != ring.context && cuda.context_set(ring.context) == kCudaSuccess) current = ring.context;
       if (ask_ring(cuda, ring)) out = true;
     }
