@@ -44,14 +44,6 @@ Smaller judge_smaller(const HandMadeJob& job) {
   return out;
 }
 
-HandMadeJob job_of(int ranks) {
-  std::vector<int> numbers;
-  for (int rank = 0; rank < ranks; rank++) numbers.push_back(rank);
-  HandMadeJob job(ranks, numbers);
-  job.comm("world", numbers);
-  return job;
-}
-
 // All that was made has completed, but for the last `open` calls of each communicator.
 void complete(HandMadeJob& job, uint64_t open = 0) {
   for (int rank = 0; rank < job.size(); rank++)

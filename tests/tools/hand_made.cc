@@ -233,6 +233,20 @@ Judged judge_job(const HandMadeJob& job, size_t files_left_out) {
   return judged;
 }
 
+HandMadeJob job_of(const std::vector<int>& numbers) {
+  HandMadeJob job(static_cast<int>(numbers.size()), numbers);
+  std::vector<int> all(numbers.size());
+  std::iota(all.begin(), all.end(), 0);
+  job.comm("world", all);
+  return job;
+}
+
+HandMadeJob job_of(int ranks) {
+  std::vector<int> numbers(static_cast<size_t>(ranks));
+  std::iota(numbers.begin(), numbers.end(), 0);
+  return job_of(numbers);
+}
+
 std::vector<std::vector<int>> numberings(int n) {
   std::vector<int> numbers(static_cast<size_t>(n));
   std::iota(numbers.begin(), numbers.end(), 0);

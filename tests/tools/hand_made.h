@@ -71,6 +71,10 @@ class HandMadeJob {
   double now_ = 1000;
 };
 
+// A job whose ranks are all in the communicator "world"; numbered as they are counted, or otherwise.
+HandMadeJob job_of(int ranks);
+HandMadeJob job_of(const std::vector<int>& numbers);
+
 // Loaded, matched, judged and explained.
 struct Judged {
   std::unique_ptr<Run> run;

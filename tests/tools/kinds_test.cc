@@ -17,14 +17,6 @@ namespace {
 using abi::Fn;
 using trace::CommState;
 
-HandMadeJob job_of(int ranks) {
-  std::vector<int> numbers;
-  for (int rank = 0; rank < ranks; rank++) numbers.push_back(rank);
-  HandMadeJob job(ranks, numbers);
-  job.comm("world", numbers);
-  return job;
-}
-
 trace::CommInfo& info(HandMadeJob& job, int rank, size_t comm = 0) { return job.file(rank).comms[comm]; }
 
 void states(HandMadeJob& job, int rank, uint64_t started, uint64_t completed) {
