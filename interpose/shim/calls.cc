@@ -137,11 +137,7 @@ void begin_call(Call& call, Fn fn, FunctionKind kind, const CallArgs& args) {
   if (enqueues(kind)) return begin_operation(call, thread, fn, kind, args);
 
   const uint64_t stamp = stamp_now(recorder.tsc);
-  call.depth = thread.depth;
-  thread.depth = kInRecorder;
-  call.recorded = true;
-  call.epoch = recorder.epoch.load(std::memory_order_relaxed);
-  call.comm = find_comm(args.comm, thread);
+  enter_recorder(call, thread, args);
   call.made = nullptr;
   BeginFields f = begin_fields(thread, fn, args, call.comm, false, stamp);
   f.native_stack = capture_stack();

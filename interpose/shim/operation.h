@@ -144,15 +144,20 @@ LOCKSTEP_HOT void write_call(const Call& call, ThreadState& thread, const trace:
   recorder.trace.status->last_call_stamp.store(f.stamp, std::memory_order_relaxed);
 }
 
-// The thread is known, and not inside a hooked call.
-LOCKSTEP_HOT void begin_operation(Call& call, ThreadState& thread, abi::Fn fn, abi::FunctionKind kind,
-                                  const CallArgs& args) {
-  const uint64_t stamp = stamp_now(recorder.tsc);
+// The thread is in the recorder from here on, and the call knows its communicator.
+LOCKSTEP_HOT void enter_recorder(Call& call, ThreadState& thread, const CallArgs& args) {
   call.depth = thread.depth;
   thread.depth = kInRecorder;
   call.recorded = true;
   call.epoch = recorder.epoch.load(std::memory_order_relaxed);
   call.comm = find_comm(args.comm, thread);
+}
+
+// The thread is known, and not inside a hooked call.
+LOCKSTEP_HOT void begin_operation(Call& call, ThreadState& thread, abi::Fn fn, abi::FunctionKind kind,
+                                  const CallArgs& args) {
+  const uint64_t stamp = stamp_now(recorder.tsc);
+  enter_recorder(call, thread, args);
   const bool zero = kind == abi::FunctionKind::collective && args.count == 0;
   call.counted = call.comm && !zero && kind != abi::FunctionKind::onesided;
   call.edge = nullptr;

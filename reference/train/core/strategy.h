@@ -45,14 +45,15 @@ class Strategy {
  public:
   virtual ~Strategy() = default;
 
-  virtual void begin_step(int micro_batches) = 0;
-  virtual void begin_micro_batch(int k) = 0;
-  virtual void before_forward(int module, int k) = 0;
-  virtual void after_forward(int module, int k) = 0;
-  virtual void before_backward(int module, int k) = 0;
+  // What a strategy has nothing to do at it leaves out.
+  virtual void begin_step(int /*micro_batches*/) {}
+  virtual void begin_micro_batch(int /*k*/) {}
+  virtual void before_forward(int /*module*/, int /*k*/) {}
+  virtual void after_forward(int /*module*/, int /*k*/) {}
+  virtual void before_backward(int /*module*/, int /*k*/) {}
   virtual void after_backward(int module, int k) = 0;
   virtual void finish_gradients() = 0;
-  virtual void finish_update() = 0;
+  virtual void finish_update() {}
 
   // What this rank updates; the same list in every step. Ranks of `owners()` together own every element exactly once.
   virtual std::vector<Owned>& owned() = 0;
@@ -60,8 +61,8 @@ class Strategy {
   virtual const Comm& owners() const = 0;
   // Whole parameters of this rank's part of the model, for dumps, evaluation and checkpoints: gathered until the next
   // call.
-  virtual void gather_all() = 0;
-  virtual void release_all() = 0;
+  virtual void gather_all() {}
+  virtual void release_all() {}
 };
 
 }  // namespace train

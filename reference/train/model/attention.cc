@@ -50,10 +50,7 @@ class AttentionBlock : public Module {
     turn(batch, s.qkv_grad, true);
     const View partial = qkv_.backward_input(context_, s.qkv_grad, arena);
     s.normed_grad = enter_columns_backward(context_, partial, arena);
-    const View x_grad = arena.take(output_grad.dtype, output_grad.size);
-    copy(context_, x_grad, output_grad);
-    norm_.backward_input(context_, s.norm, {x_grad, true}, s.normed_grad);
-    return x_grad;
+    return norm_.backward_beside(context_, s.norm, output_grad, s.normed_grad, arena);
   }
 
   void backward_weight(int slot, const Batch&) override {

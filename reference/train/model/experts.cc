@@ -84,10 +84,7 @@ class ExpertsBlock : public Module {
                    tokens, config().experts, top_k, outer_rows(context_, batch).begin, batch.length);
     s.normed_grad = router_.backward_input(context_, s.logits_grad, arena);
     combine(context_.cuda(), {s.normed_grad, true}, sent_grad, {}, s.slots, tokens, top_k, width());
-    const View x_grad = arena.take(output_grad.dtype, output_grad.size);
-    copy(context_, x_grad, output_grad);
-    norm_.backward_input(context_, s.norm, {x_grad, true}, s.normed_grad);
-    return x_grad;
+    return norm_.backward_beside(context_, s.norm, output_grad, s.normed_grad, arena);
   }
 
   void backward_weight(int slot, const Batch&) override {

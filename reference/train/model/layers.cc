@@ -77,6 +77,14 @@ void Norm::backward_input(const Context& context, const Saved& saved, Into x_gra
                            y_grad.size / width_, width_);
 }
 
+View Norm::backward_beside(const Context& context, const Saved& saved, View stream_grad, View y_grad,
+                           Arena& arena) const {
+  const View x_grad = arena.take(stream_grad.dtype, stream_grad.size);
+  copy(context, x_grad, stream_grad);
+  backward_input(context, saved, {x_grad, true}, y_grad);
+  return x_grad;
+}
+
 void Norm::backward_weight(const Context& context, const Saved& saved, View y_grad) const {
   if (gain_.frozen && bias_.frozen) return;
   layernorm_backward_weight(context.cuda(), gradient_of(gain_), gradient_of(bias_), y_grad, saved.input, saved.mean,

@@ -46,6 +46,8 @@ class Norm {
   View forward(const Context& context, Saved& saved, View x, Arena& arena) const;
   // The gradient of x: added to what is in `x_grad` already, or written there.
   void backward_input(const Context& context, const Saved& saved, Into x_grad, View y_grad) const;
+  // The gradient of x where x also goes past everything, in the residual stream: `stream_grad` plus what comes by y.
+  View backward_beside(const Context& context, const Saved& saved, View stream_grad, View y_grad, Arena& arena) const;
   void backward_weight(const Context& context, const Saved& saved, View y_grad) const;
 
   void list(std::vector<Parameter*>& parameters) const;

@@ -45,10 +45,7 @@ class MlpBlock : public Module {
     gelu_backward(context_.cuda(), s.hidden_grad, active_grad, s.hidden);
     const View partial = widen_.backward_input(context_, s.hidden_grad, arena);
     s.normed_grad = enter_columns_backward(context_, partial, arena);
-    const View x_grad = arena.take(output_grad.dtype, output_grad.size);
-    copy(context_, x_grad, output_grad);
-    norm_.backward_input(context_, s.norm, {x_grad, true}, s.normed_grad);
-    return x_grad;
+    return norm_.backward_beside(context_, s.norm, output_grad, s.normed_grad, arena);
   }
 
   void backward_weight(int slot, const Batch&) override {

@@ -9,25 +9,31 @@
 namespace train {
 namespace {
 
-constexpr double kFirstBucket = 1 << 20;
-
-// Parameters in reverse; a bucket is closed when it has reached its cap. Inside a bucket they stand in forward order.
+// Parameters in reverse; inside a bucket they stand in forward order.
 std::vector<std::vector<Parameter*>> cut_into_buckets(const std::vector<Parameter*>& parameters, Dtype dtype,
                                                       double cap) {
   std::vector<std::vector<Parameter*>> buckets;
-  double bytes = 0;
-  bool open = false;
+  BucketCap limit(cap);
   for (auto p = parameters.rbegin(); p != parameters.rend(); ++p) {
     if ((*p)->frozen) continue;
-    if (!open) buckets.emplace_back();
+    if (limit.opens()) buckets.emplace_back();
     buckets.back().insert(buckets.back().begin(), *p);
-    bytes = (open ? bytes : 0) + static_cast<double>((*p)->count) * static_cast<double>(size_of(wide(dtype)));
-    open = bytes < (buckets.size() == 1 ? std::min(cap, kFirstBucket) : cap);
+    limit.add(static_cast<double>((*p)->count) * static_cast<double>(size_of(wide(dtype))));
   }
   return buckets;
 }
 
 }  // namespace
+
+void BucketCap::add(double bytes) {
+  constexpr double kFirstBucket = 1 << 20;
+  if (!open_) {
+    ++buckets_;
+    bytes_ = 0;
+  }
+  bytes_ += bytes;
+  open_ = bytes_ < (buckets_ == 1 ? std::min(cap_, kFirstBucket) : cap_);
+}
 
 Buckets::Buckets(const Setup& setup, double cap, int ranks) : setup_(setup), homes_(setup.modules.size()) {
   const UseMap uses = uses_of(setup);

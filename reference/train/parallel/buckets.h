@@ -20,6 +20,19 @@
 
 namespace train {
 
+// When a bucket is full: when its gradients have reached the cap, the first one already at 1 MiB.
+class BucketCap {
+ public:
+  explicit BucketCap(double cap) : cap_(cap) {}
+  bool opens() const { return !open_; }  // does what comes next begin a bucket?
+  void add(double bytes);
+
+ private:
+  double cap_, bytes_ = 0;
+  int buckets_ = 0;
+  bool open_ = false;
+};
+
 class Buckets {
  public:
   struct Bucket {

@@ -38,18 +38,11 @@ class DataParallel : public Strategy {
   }
 
   void begin_step(int) override { buckets_.begin_step(); }
-  void begin_micro_batch(int) override {}
-  void before_forward(int, int) override {}
-  void after_forward(int, int) override {}
-  void before_backward(int, int) override {}
   void after_backward(int module, int k) override { buckets_.after_backward(module, k); }
   void finish_gradients() override { buckets_.finish(); }
-  void finish_update() override {}
 
   std::vector<Owned>& owned() override { return owned_; }
   const Comm& owners() const override { return alone_; }
-  void gather_all() override {}
-  void release_all() override {}
 
  private:
   const Setup setup_;

@@ -45,7 +45,6 @@ class Fsdp : public Strategy {
     values_.begin_step();
     gradients_.begin_step();
   }
-  void begin_micro_batch(int) override {}
   void before_forward(int module, int) override { values_.before_forward(module); }
   void after_forward(int module, int) override { values_.after_forward(module); }
   void before_backward(int module, int k) override {
@@ -60,7 +59,6 @@ class Fsdp : public Strategy {
     gradients_.finish();
     values_.finish_step();
   }
-  void finish_update() override {}
 
   std::vector<Owned>& owned() override { return owned_; }
   const Comm& owners() const override { return shard_group_; }

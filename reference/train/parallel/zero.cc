@@ -25,6 +25,22 @@
 namespace train {
 namespace {
 
+// Work on another stream, after what the first one has so far and before what comes to it later.
+class Detour {
+ public:
+  template <class Work>
+  void follow(const Stream& from, const Stream& by, Work work) {
+    from.record(left_);
+    by.wait(left_);
+    work(by);
+    by.record(back_);
+    from.wait(back_);
+  }
+
+ private:
+  Event left_, back_;
+};
+
 class Zero1 : public Strategy {
  public:
   Zero1(const Setup& setup, double bucket_bytes) : setup_(setup), buckets_(setup_, bucket_bytes, setup_.group.size()) {
@@ -40,26 +56,17 @@ class Zero1 : public Strategy {
   }
 
   void begin_step(int) override { buckets_.begin_step(); }
-  void begin_micro_batch(int) override {}
-  void before_forward(int, int) override {}
-  void after_forward(int, int) override {}
-  void before_backward(int, int) override {}
   void after_backward(int module, int k) override { buckets_.after_backward(module, k); }
   void finish_gradients() override { buckets_.finish(); }
 
   void finish_update() override {
-    setup_.compute.record(updated_);
-    buckets_.communication().wait(updated_);
-    for (const Buckets::Bucket& b : buckets_.all())
-      setup_.group.all_gather(mine(b, b.value), b.value, buckets_.communication());
-    buckets_.communication().record(gathered_);
-    setup_.compute.wait(gathered_);
+    update_.follow(setup_.compute, buckets_.communication(), [&](const Stream& stream) {
+      for (const Buckets::Bucket& b : buckets_.all()) setup_.group.all_gather(mine(b, b.value), b.value, stream);
+    });
   }
 
   std::vector<Owned>& owned() override { return owned_; }
   const Comm& owners() const override { return setup_.group; }
-  void gather_all() override {}
-  void release_all() override {}
 
  private:
   View mine(const Buckets::Bucket& b, View whole) const { return b.flat.shard(whole, setup_.group.rank()); }
@@ -67,28 +74,26 @@ class Zero1 : public Strategy {
   const Setup setup_;
   Buckets buckets_;
   std::vector<Owned> owned_;
-  Event updated_, gathered_;
+  Detour update_;
 };
 
 // Buckets of whole modules, since a module writes all its gradients at once. A parameter that several modules use
 // belongs to the first of them, which is the last to add to its gradient.
 std::vector<Flat> cut_by_modules(const Setup& setup, double cap) {
-  constexpr double kFirstBucket = 1 << 20;
   const UseMap uses = uses_of(setup);
   std::vector<std::vector<Parameter*>> buckets;  // from the last to the first
-  double bytes = 0;
-  bool open = false;
+  BucketCap limit(cap);
   for (int module = static_cast<int>(setup.modules.size()) - 1; module >= 0; --module) {
     std::vector<Parameter*> home;
     for (Parameter* p : setup.parameters)
       if (!p->frozen && uses.at(p).first == module) home.push_back(p);
     if (home.empty()) continue;
-    if (!open) buckets.emplace_back();
+    if (limit.opens()) buckets.emplace_back();
     buckets.back().insert(buckets.back().begin(), home.begin(), home.end());
-    bytes = open ? bytes : 0;
+    double bytes = 0;
     for (const Parameter* p : home)
       bytes += static_cast<double>(p->count) * static_cast<double>(size_of(wide(setup.dtype)));
-    open = bytes < (buckets.size() == 1 ? std::min(cap, kFirstBucket) : cap);
+    limit.add(bytes);
   }
   std::reverse(buckets.begin(), buckets.end());
   std::vector<Flat> flats;
@@ -114,26 +119,19 @@ class Zero2 : public Strategy {
   }
 
   void begin_step(int) override { gradients_.begin_step(); }
-  void begin_micro_batch(int) override {}
-  void before_forward(int, int) override {}
-  void after_forward(int, int) override {}
   void before_backward(int module, int k) override { gradients_.before_backward(module, k); }
   void after_backward(int module, int k) override { gradients_.after_backward(module, k); }
   void finish_gradients() override { gradients_.finish(); }
 
   void finish_update() override {
-    setup_.compute.record(updated_);
-    communication_.wait(updated_);
-    for (size_t i = 0; i < flats_.size(); ++i)
-      setup_.group.all_gather(flats_[i].shard(values_[i], setup_.group.rank()), values_[i], communication_);
-    communication_.record(gathered_);
-    setup_.compute.wait(gathered_);
+    update_.follow(setup_.compute, communication_, [&](const Stream& stream) {
+      for (size_t i = 0; i < flats_.size(); ++i)
+        setup_.group.all_gather(flats_[i].shard(values_[i], setup_.group.rank()), values_[i], stream);
+    });
   }
 
   std::vector<Owned>& owned() override { return owned_; }
   const Comm& owners() const override { return setup_.group; }
-  void gather_all() override {}
-  void release_all() override {}
 
  private:
   const Setup setup_;
@@ -142,7 +140,7 @@ class Zero2 : public Strategy {
   ShardedGradients gradients_;
   std::vector<View> values_;
   std::vector<Owned> owned_;
-  Event updated_, gathered_;
+  Detour update_;
 };
 
 }  // namespace

@@ -17,8 +17,6 @@ Whole::Whole(Model& model, Memory& memory, const Stream& stream) : model_(model)
   }
 }
 
-void Whole::begin_step(int) {}
-
 void Whole::begin_micro_batch(int k) {
   left_ = uses_;
   for (auto& [p, sum] : sum_) {

@@ -17,18 +17,11 @@ class Whole : public Strategy {
  public:
   Whole(Model& model, Memory& memory, const Stream& stream);
 
-  void begin_step(int micro_batches) override;
   void begin_micro_batch(int k) override;
-  void before_forward(int, int) override {}
-  void after_forward(int, int) override {}
-  void before_backward(int, int) override {}
   void after_backward(int module, int k) override;
   void finish_gradients() override {}
-  void finish_update() override {}
   std::vector<Owned>& owned() override { return owned_; }
   const Comm& owners() const override { return alone_; }
-  void gather_all() override {}
-  void release_all() override {}
 
  private:
   Model& model_;

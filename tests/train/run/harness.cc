@@ -6,10 +6,10 @@
 #include <stdlib.h>
 
 #include <algorithm>
-#include <sstream>
 
 #include "reference/train/run/launch.h"
 #include "reference/train/run/loop.h"
+#include "tests/train/run/command_line.h"
 #include "verify/compare/compare.h"
 
 namespace train::test {
@@ -27,16 +27,6 @@ std::shared_ptr<const std::filesystem::path> make_folder() {
             std::filesystem::remove_all(*path);
             delete path;
           }};
-}
-
-Options parse(const std::string& line) {
-  std::vector<std::string> words = {"lockstep-train"};
-  std::istringstream in(line);
-  for (std::string word; in >> word;) words.push_back(word);
-  std::vector<char*> argv;
-  for (std::string& word : words) argv.push_back(word.data());
-  argv.push_back(nullptr);
-  return parse_options(static_cast<int>(words.size()), argv.data());
 }
 
 Trained run(Options options) {
@@ -68,11 +58,11 @@ Trained run(Options options) {
 
 }  // namespace
 
-Trained train_quietly(const std::string& line) { return run(parse(line)); }
+Trained train_quietly(const std::string& line) { return run(parse_line(line)); }
 
 Trained train(const std::string& line) {
   const auto folder = make_folder();
-  Options options = parse(line);
+  Options options = parse_line(line);
   options.dump = *folder;
   Trained result = run(options);
   result.dump = folder;

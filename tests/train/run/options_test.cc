@@ -6,19 +6,13 @@
 
 #include <gtest/gtest.h>
 
-#include <sstream>
+#include "tests/train/run/command_line.h"
 
 namespace train {
 namespace {
 
 Options parse(const std::string& line, int world) {
-  std::vector<std::string> words = {"lockstep-train"};
-  std::istringstream in(line);
-  for (std::string word; in >> word;) words.push_back(word);
-  std::vector<char*> argv;
-  for (std::string& word : words) argv.push_back(word.data());
-  argv.push_back(nullptr);
-  Options options = parse_options(static_cast<int>(words.size()), argv.data());
+  Options options = test::parse_line(line);
   complete_options(options, world);
   return options;
 }
