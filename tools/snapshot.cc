@@ -58,49 +58,75 @@ std::vector<pid_t> threads_of(pid_t pid) {
   return tids;
 }
 
-// One stopped thread. A thread that ends while it is traced is reaped, or its process could never end; but the status
-// of a process that is our own child stays there for whoever waits for it.
+// A thread we trace. Until it is let go its process cannot end: one that ends while it is traced is a zombie that only
+// its tracer can reap. The status of a process that is our own child stays there for whoever waits for it.
+struct TracedThread {
+  pid_t tid = 0;
+  bool is_own_child = false;
+
+  enum class State { runs, has_stopped, has_ended, is_not_ours };
+  State state() const {
+    siginfo_t info = {};
+    if (waitid(P_PID, id(), &info, WSTOPPED | WEXITED | WNOWAIT | WNOHANG | __WALL) != 0) return State::is_not_ours;
+    if (info.si_pid != tid) return State::runs;
+    return info.si_code == CLD_TRAPPED || info.si_code == CLD_STOPPED ? State::has_stopped : State::has_ended;
+  }
+  // Of a thread that has stopped: the signal that was on its way and must still be delivered, or 0 for our interrupt.
+  int take_signal() const {
+    siginfo_t info = {};
+    waitid(P_PID, id(), &info, WSTOPPED | WNOHANG | __WALL);
+    return info.si_status >> 8 == 0 ? info.si_status & 0x7f : 0;
+  }
+  // False where it was killed in its stop and is about to end.
+  bool go_on_with(int signal) const {
+    return ptrace(PTRACE_DETACH, tid, nullptr, reinterpret_cast<void*>(static_cast<intptr_t>(signal))) == 0;
+  }
+  bool let_go() const {
+    const State now = state();
+    if (now == State::has_stopped) return go_on_with(take_signal());
+    siginfo_t info = {};
+    if (now == State::has_ended && !is_own_child) waitid(P_PID, id(), &info, WEXITED | WNOHANG | __WALL);
+    return now != State::runs;
+  }
+
+ private:
+  id_t id() const { return static_cast<id_t>(tid); }
+};
+
+// What neither stopped nor ended in time, on a machine that has no time for it; let go with the next snapshot. A thread
+// is traced by a thread, not by a process.
+thread_local std::vector<TracedThread> left_behind;
+
+bool wait_while_it_runs(const TracedThread& thread, Clock::time_point until) {
+  for (auto pause = 50us; thread.state() == TracedThread::State::runs;
+       std::this_thread::sleep_for(pause), pause = std::min<std::chrono::microseconds>(pause * 2, 5ms))
+    if (Clock::now() >= until) return false;
+  return true;
+}
+
 class StoppedThread {
  public:
   StoppedThread(pid_t pid, pid_t tid, Clock::time_point until)
-      : tid_(tid), is_own_child_(pid == tid && parent_of(pid) == getpid()) {
+      : thread_{tid, pid == tid && parent_of(pid) == getpid()} {
     if (ptrace(PTRACE_SEIZE, tid, nullptr, nullptr) != 0) return;
     seized_ = true;
-    if (ptrace(PTRACE_INTERRUPT, tid, nullptr, nullptr) == 0) wait_for_stop(until);
+    if (ptrace(PTRACE_INTERRUPT, tid, nullptr, nullptr) != 0 || !wait_while_it_runs(thread_, until)) return;
+    stopped_ = thread_.state() == TracedThread::State::has_stopped;
+    if (stopped_) signal_ = thread_.take_signal();
   }
   ~StoppedThread() {
-    if (!seized_) return;
-    // A thread that has not stopped cannot be let go: give it one more moment, since the kernel will stop it some time.
-    if (!stopped_ && !ended_) wait_for_stop(Clock::now() + 200ms);
-    if (stopped_ && ptrace(PTRACE_DETACH, tid_, nullptr, reinterpret_cast<void*>(static_cast<intptr_t>(signal_))) != 0)
-      ended_ = true;
-    siginfo_t info = {};
-    if (ended_ && !is_own_child_) waitid(P_PID, static_cast<id_t>(tid_), &info, WEXITED | WNOHANG | __WALL);
+    if (!seized_ || (stopped_ && thread_.go_on_with(signal_))) return;
+    // The kernel will stop it, or has killed it and will end it: one more moment.
+    wait_while_it_runs(thread_, Clock::now() + 200ms);
+    if (!thread_.let_go()) left_behind.push_back(thread_);
   }
   StoppedThread(const StoppedThread&) = delete;
   StoppedThread& operator=(const StoppedThread&) = delete;
   bool is_stopped() const { return stopped_; }
 
  private:
-  void wait_for_stop(Clock::time_point until) {
-    for (auto pause = 50us; Clock::now() < until;
-         std::this_thread::sleep_for(pause), pause = std::min<std::chrono::microseconds>(pause * 2, 5ms)) {
-      siginfo_t info = {};
-      if (waitid(P_PID, static_cast<id_t>(tid_), &info, WSTOPPED | WEXITED | WNOWAIT | WNOHANG | __WALL) != 0) return;
-      if (info.si_pid != tid_) continue;
-      ended_ = info.si_code != CLD_TRAPPED && info.si_code != CLD_STOPPED;
-      if (ended_) return;
-      waitid(P_PID, static_cast<id_t>(tid_), &info, WSTOPPED | WNOHANG | __WALL);
-      stopped_ = true;
-      // Stopped by our interrupt, or by a signal on its way: that one must still be delivered.
-      const int event = info.si_status >> 8;
-      if (event == 0) signal_ = info.si_status & 0x7f;
-      return;
-    }
-  }
-  pid_t tid_;
-  bool is_own_child_;
-  bool seized_ = false, stopped_ = false, ended_ = false;
+  TracedThread thread_;
+  bool seized_ = false, stopped_ = false;
   int signal_ = 0;
 };
 
@@ -146,6 +172,7 @@ std::vector<trace::Snapshot> snapshot_process(pid_t pid, uint32_t round, char wh
   unw_addr_space_t space = unw_create_addr_space(&_UPT_accessors, 0);
   if (!space) return shots;
   unw_set_caching_policy(space, UNW_CACHE_GLOBAL);
+  std::erase_if(left_behind, [](const TracedThread& thread) { return thread.let_go(); });
   const auto until = Clock::now() + deadline;
   for (const pid_t tid : threads_of(pid)) {
     if (Clock::now() >= until) break;
