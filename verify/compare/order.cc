@@ -10,6 +10,7 @@ namespace lockstep::verify {
 namespace {
 
 constexpr int kOther = 50;
+constexpr int kAfterItsParts = 1000;
 
 int category_place(const std::string& category) {
   static const std::map<std::string, int> places = {{"batch", 0}, {"tokens", 1},     {"act", 2},    {"loss", 3},
@@ -34,12 +35,14 @@ int word_place(const std::string& word) {
         {"q_proj", "wq", "query"},
         {"k_proj", "wk", "key"},
         {"v_proj", "wv", "value"},
+        {"heads"},
         {"ln_2", "ln2", "norm2", "post_attention_layernorm", "pre_mlp_layernorm", "ffn_norm"},
         {"mlp", "feed_forward", "ffn", "moe"},
         {"router", "gate"},
         {"experts"},
         {"c_fc", "fc1", "linear_fc1", "gate_proj", "w1", "dense_h_to_4h"},
         {"up_proj", "w3"},
+        {"gelu", "act", "act_fn"},
         {"c_proj", "o_proj", "wo", "out_proj", "linear_proj", "dense", "fc2", "linear_fc2", "down_proj", "w2",
          "dense_4h_to_h"},
         {"ln_f", "norm", "final_norm", "final_layernorm", "final_layer_norm"},
@@ -47,7 +50,7 @@ int word_place(const std::string& word) {
     };
     std::map<std::string, int> out;
     for (size_t place = 0; place < order.size(); place++)
-      for (const char* each : order[place]) out[each] = static_cast<int>(place) + (place >= 17 ? kOther : 0);
+      for (const char* each : order[place]) out[each] = static_cast<int>(place) + (place >= 19 ? kOther : 0);
     return out;
   }();
   const auto found = places.find(word);
@@ -64,7 +67,8 @@ bool is_wrapper(const std::string& word) {
 
 using Component = std::tuple<int, unsigned long long, std::string>;
 
-std::vector<Component> place_of(const std::string& name) {
+// `output`: what a module gives comes after what its parts give.
+std::vector<Component> place_of(const std::string& name, bool output) {
   std::vector<Component> place;
   for (size_t begin = 0; begin <= name.size();) {
     const size_t end = std::min(name.find_first_of("./", begin), name.size());
@@ -76,6 +80,7 @@ std::vector<Component> place_of(const std::string& name) {
     else if (!is_wrapper(word))
       place.emplace_back(word_place(word), 0, word);
   }
+  if (output) place.emplace_back(kAfterItsParts, 0, "");
   return place;
 }
 
@@ -86,8 +91,9 @@ std::string category_of(const std::string& name) { return name.substr(0, name.fi
 bool computed_before(const std::string& a, const std::string& b) {
   const std::string left = category_of(a), right = category_of(b);
   if (left != right) return std::pair(category_place(left), left) < std::pair(category_place(right), right);
-  const bool backward = left == "grad";
-  const std::vector<Component> x = place_of(a.substr(left.size())), y = place_of(b.substr(right.size()));
+  const bool backward = left == "grad", output = left == "act";
+  const std::vector<Component> x = place_of(a.substr(left.size()), output),
+                               y = place_of(b.substr(right.size()), output);
   if (x != y) return backward ? y < x : x < y;
   return a < b;
 }

@@ -7,6 +7,7 @@
 #include "reference/train/model/blocks.h"
 #include "reference/train/model/layers.h"
 #include "reference/train/model/regions.h"
+#include "reference/train/model/watch.h"
 
 namespace train {
 namespace {
@@ -29,13 +30,17 @@ class AttentionBlock : public Module {
   View forward(int slot, const Batch& batch, View x, Arena& arena) override {
     Saved& s = saved_[slot];
     s.normed = norm_.forward(context_, s.norm, x, arena);
+    show_rows(context_, batch, layer_, "ln_1", s.normed);
     const View whole = enter_columns(context_, s.normed, brief(context_, arena));
     s.attention.qkv = qkv_.forward(context_, whole, arena);
+    show_outputs(context_, layer_, "attn.c_attn", s.attention.qkv, qkv_.weight());
     turn(batch, s.attention.qkv, false);
     s.attention.mixed = arena.take(x.dtype, batch.rows() * heads_.queries * heads_.width);
     s.attention.lse = arena.take(wide(x.dtype), batch.rows() * heads_.queries);
     attend(context_, batch, s.attention, layer_, arena);
+    show_inputs(context_, layer_, "attn.heads", s.attention.mixed, projection_.weight());
     const View y = projection_.forward_rows(context_, s.attention.mixed, arena);
+    show_rows(context_, batch, layer_, "attn.c_proj", y);
     return add_to_stream(context_, batch, RandomUse::attention_output_dropout, layer_, x, y);
   }
 

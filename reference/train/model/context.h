@@ -13,12 +13,16 @@
 
 namespace train {
 
+class Watcher;  // model/watch.h
+
 struct Context {
   const Config config;
   const Groups& groups;
-  const Stream& stream;   // all computation of this rank is enqueued here
-  View loss;              // one double: where the micro-batch that runs now adds its sum of losses
-  double loss_scale = 1;  // factor of every gradient (for bf16): where the backward pass begins
+  const Stream& stream;        // all computation of this rank is enqueued here
+  View loss;                   // one double: where the micro-batch that runs now adds its sum of losses
+  double loss_scale = 1;       // factor of every gradient (for bf16): where the backward pass begins
+  Watcher* watcher = nullptr;  // sees activations; mostly nobody
+  int micro_batch = 0;         // that runs forward now
 
   cudaStream_t cuda() const { return stream.get(); }
   const Comm& tp() const { return groups.tp; }

@@ -7,6 +7,7 @@
 #include "reference/train/model/blocks.h"
 #include "reference/train/model/layers.h"
 #include "reference/train/model/regions.h"
+#include "reference/train/model/watch.h"
 
 namespace train {
 namespace {
@@ -33,6 +34,7 @@ class Embedding : public Module {
       embedding_forward(context_.cuda(), {x, true}, positions_->value, batch.positions + outer.begin, 0,
                         positions_->local[0], outer.count, width());
     if (drops(context_, batch)) drop(context_, batch, RandomUse::embedding_dropout, 0, x, x);
+    show_rows(context_, batch, -1, "transformer.drop", x);
     return x;
   }
 

@@ -13,6 +13,7 @@
 #include "reference/train/model/blocks.h"
 #include "reference/train/model/layers.h"
 #include "reference/train/model/regions.h"
+#include "reference/train/model/watch.h"
 #include "reference/train/parallel/expert.h"
 
 namespace train {
@@ -42,7 +43,9 @@ class ExpertsBlock : public Module {
     const int64_t tokens = x.size / width(), top_k = config().top_k;
     const Dtype type = wide(x.dtype);
     s.normed = norm_.forward(context_, s.norm, x, arena);
+    show_rows(context_, batch, layer_, "ln_2", s.normed);
     const View logits = router_.forward(context_, s.normed, arena);
+    show_rows(context_, batch, layer_, "mlp.router", logits);
     s.probabilities = arena.take(type, tokens * config().experts);
     s.gates = arena.take(type, tokens * top_k);
     s.choices = numbers(arena, tokens * top_k);

@@ -10,6 +10,7 @@
 #include "reference/train/model/blocks.h"
 #include "reference/train/model/layers.h"
 #include "reference/train/model/regions.h"
+#include "reference/train/model/watch.h"
 
 namespace train {
 namespace {
@@ -29,8 +30,10 @@ class Head : public Module {
   View forward(int slot, const Batch& batch, View x, Arena& arena) override {
     Saved& s = saved_[slot];
     s.normed = norm_.forward(context_, s.norm, x, arena);
+    show_rows(context_, batch, -1, "transformer.ln_f", s.normed);
     const View whole = enter_columns(context_, s.normed, brief(context_, arena));
     s.logits = linear_.forward(context_, whole, arena);
+    show_outputs(context_, -1, "lm_head", s.logits, linear_.weight());
     const Dtype statistics = wide(x.dtype);
     const int64_t rows = batch.rows();
     s.row_max = arena.take(statistics, rows);

@@ -18,6 +18,7 @@ class Linear {
 
   int64_t inputs() const { return weight_.local[1]; }
   int64_t outputs() const { return weight_.local[0]; }
+  const Parameter& weight() const { return weight_; }
 
   View forward(const Context& context, View x, Arena& arena) const;
   // A row-parallel layer: x is this rank's part of the inputs [rows, inputs], the result [outer rows, outputs] the sum

@@ -6,6 +6,7 @@
 #include "reference/train/model/blocks.h"
 #include "reference/train/model/layers.h"
 #include "reference/train/model/regions.h"
+#include "reference/train/model/watch.h"
 
 namespace train {
 namespace {
@@ -27,11 +28,15 @@ class MlpBlock : public Module {
   View forward(int slot, const Batch& batch, View x, Arena& arena) override {
     Saved& s = saved_[slot];
     s.normed = norm_.forward(context_, s.norm, x, arena);
+    show_rows(context_, batch, layer_, "ln_2", s.normed);
     const View whole = enter_columns(context_, s.normed, brief(context_, arena));
     s.hidden = widen_.forward(context_, whole, arena);
+    show_outputs(context_, layer_, "mlp.c_fc", s.hidden, widen_.weight());
     s.active = arena.take(s.hidden.dtype, s.hidden.size);
     gelu_forward(context_.cuda(), s.active, s.hidden);
+    show_inputs(context_, layer_, "mlp.gelu", s.active, projection_.weight());
     const View y = projection_.forward_rows(context_, s.active, arena);
+    show_rows(context_, batch, layer_, "mlp.c_proj", y);
     return add_to_stream(context_, batch, RandomUse::mlp_dropout, layer_, x, y);
   }
 

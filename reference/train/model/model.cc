@@ -53,6 +53,7 @@ void Model::begin_step(int micro_batches, double loss_scale) {
 
 View Model::forward(Strategy& strategy, ModuleRange range, int slot, int k, const Batch& batch, View input) {
   context_.loss = losses_.part(k, 1);
+  context_.micro_batch = k;
   View x = input;
   for (int m = range.begin; m < range.end; ++m) {
     strategy.before_forward(m, k);

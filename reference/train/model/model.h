@@ -47,6 +47,8 @@ class Model {
   // Forgets the losses of the last step. `micro_batches` is the same in every step; `loss_scale` multiplies all
   // gradients.
   void begin_step(int micro_batches, double loss_scale = 1);
+  // Who sees the activations of forward passes from now on (watch.h); null: nobody.
+  void watch(Watcher* watcher) { context_.watcher = watcher; }
   // The passes of micro-batch k over some modules. `input` and `output_grad` are empty for the embedding and the head.
   // A forward pass returns the activations for the next module, which live until the slot's backward pass is done; a
   // backward pass the gradient of the input, which lives until the next backward pass of this model begins.

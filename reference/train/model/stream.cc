@@ -2,6 +2,7 @@
 
 #include "reference/train/model/blocks.h"
 #include "reference/train/model/regions.h"
+#include "reference/train/model/watch.h"
 
 namespace train {
 
@@ -14,8 +15,11 @@ void drop(const Context& context, const Batch& batch, RandomUse use, int64_t lay
 }
 
 View add_to_stream(const Context& context, const Batch& batch, RandomUse use, int64_t layer, View x, View y) {
+  const bool attention = use == RandomUse::attention_output_dropout;
   if (drops(context, batch)) drop(context, batch, use, layer, y, y);
+  show_rows(context, batch, layer, attention ? "attn" : "mlp", y);
   add(context.cuda(), y, x, y);
+  if (!attention) show_rows(context, batch, layer, "", y);
   return y;
 }
 

@@ -121,13 +121,12 @@ std::vector<Batches::Field> Batches::fields(int64_t length) const {
   Field tokens{"tokens", {}, {}}, targets{"targets", {}, {}}, mask{"mask", {}, {}};
   for (int k = 0; k < shape_.micro_batches; ++k) {
     const Arrays a = arrays_at(host_ + static_cast<size_t>(k) * bytes_, rows_, all_rows_);
+    const std::vector<int64_t> places = rows(k, length);
     for (size_t i = 0; i < rows_; ++i) {
       tokens.values.push_back(a.tokens[i]);
       targets.values.push_back(a.targets[i]);
       mask.values.push_back(a.targets[i] >= 0 ? 1 : 0);
-      const int64_t piece = int64_t{k} * shape_.dp_size + shape_.dp_rank;
-      const auto row = static_cast<int64_t>(i / shape_.places.size());
-      const int64_t at = (piece * shape_.sequences + row) * length + a.order[i];
+      const int64_t at = places[i];
       std::vector<std::array<int64_t, 2>>& ranges = tokens.ranges;
       if (!ranges.empty() && ranges.back()[1] == at)
         ++ranges.back()[1];
@@ -137,6 +136,14 @@ std::vector<Batches::Field> Batches::fields(int64_t length) const {
   }
   targets.ranges = mask.ranges = tokens.ranges;
   return {tokens, targets, mask};
+}
+
+std::vector<int64_t> Batches::rows(int k, int64_t length) const {
+  const int64_t piece = int64_t{k} * shape_.dp_size + shape_.dp_rank;
+  std::vector<int64_t> rows;
+  for (int64_t sequence = 0; sequence < shape_.sequences; ++sequence)
+    for (const int64_t place : shape_.places) rows.push_back((piece * shape_.sequences + sequence) * length + place);
+  return rows;
 }
 
 }  // namespace train

@@ -45,6 +45,8 @@ class Batches {
     std::vector<std::array<int64_t, 2>> ranges;
   };
   std::vector<Field> fields(int64_t length) const;
+  // Where the rows of micro-batch k on this rank lie among those of the global batch.
+  std::vector<int64_t> rows(int k, int64_t length) const;
 
   const Batch& operator[](int k) const { return batches_[static_cast<size_t>(k)]; }
   int size() const { return shape_.micro_batches; }

@@ -14,10 +14,6 @@ namespace {
 
 namespace dump = lockstep::dump;
 
-dump::Dtype dump_type(Dtype dtype) {
-  return dtype == Dtype::f64 ? dump::Dtype::f64 : dtype == Dtype::f32 ? dump::Dtype::f32 : dump::Dtype::bf16;
-}
-
 void append(std::vector<dump::Range>& ranges, int64_t begin, int64_t end) {
   if (!ranges.empty() && ranges.back()[1] == begin)
     ranges.back()[1] = end;
@@ -77,11 +73,12 @@ FlatRanges ranges_of(const Parameter& parameter, int64_t begin, int64_t count) {
 }
 
 Dumps::Dumps(const Options& options, const Communicators& comms, const Place& place, int rank, const Stream& compute)
-    : options_(options), comms_(comms), place_(place), compute_(compute) {
+    : options_(options), comms_(comms), place_(place), compute_(compute), activations_(options, compute) {
   if (!options.dump.empty()) writer_.emplace(options.dump, rank, options.shape.world());
 }
 
 bool Dumps::wants(int64_t step) const { return writer_ && step % options_.dump_every == 0; }
+Watcher* Dumps::watcher() { return options_.dump_act.empty() ? nullptr : &activations_; }
 void Dumps::begin_step(int64_t step) { writer_->begin_step(step); }
 
 // The owners' group covers the elements once; of the ranks beside it that hold the same ones the first is the owner.
@@ -142,6 +139,7 @@ void Dumps::parameters(Strategy& strategy, const std::vector<Parameter*>& all) {
 }
 
 void Dumps::batch(const Batches& batches) {
+  activations_.write(*writer_, batches);
   if (place_.tp != 0 || place_.pp != 0) return;
   for (const Batches::Field& field : batches.fields(options_.seq))
     writer_->tensor("batch/" + field.name, dump::Dtype::i32, field.values.data(),

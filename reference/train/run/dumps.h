@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "reference/train/core/strategy.h"
+#include "reference/train/run/activations.h"
 #include "reference/train/run/batches.h"
 #include "reference/train/run/communicators.h"
 #include "reference/train/run/options.h"
@@ -38,9 +39,10 @@ class Dumps {
 
   bool wants(int64_t step) const;
   void begin_step(int64_t step);
+  Watcher* watcher();  // of the forward passes of a step that is dumped; null without --dump-act
   void gradients(Strategy& strategy);
   void parameters(Strategy& strategy, const std::vector<Parameter*>& all);
-  void batch(const Batches& batches);
+  void batch(const Batches& batches);  // and the activations made of it
   void end_step(const lockstep::dump::Metrics& metrics);
 
  private:
@@ -52,6 +54,7 @@ class Dumps {
   const Place place_;
   const Stream& compute_;
   std::optional<lockstep::dump::Writer> writer_;
+  Activations activations_;
 };
 
 }  // namespace train

@@ -142,7 +142,11 @@ Training::Step Training::step() {
   lockstep_step(static_cast<uint64_t>(step.number));
   const std::string part = options_.shape.cp > 1 ? ":part" + std::to_string(place_.cp) : "";  // ranks share sequences
   lockstep_sample_id((batches_->last_sample() + part).c_str());
+  const bool dump = dumps_.wants(step.number);
+  if (dump) dumps_.begin_step(step.number);
+  model_->watch(dump ? dumps_.watcher() : nullptr);
   passes();
+  model_->watch(nullptr);
   strategy_->finish_gradients();
   finish_model_gradients(strategy_->owned(), comms_.groups, compute_);
   sum_statistics();
@@ -153,9 +157,7 @@ Training::Step Training::step() {
   const double tokens = std::max(told_[1], 1.0);
   step.norm = optimizer_->finish_gradients(*strategy_, tokens * loss_scale_);
   step.rate = rate_at(options_, step.number);
-  const bool dump = dumps_.wants(step.number);
   if (dump) {
-    dumps_.begin_step(step.number);
     dumps_.gradients(*strategy_);
     dumps_.batch(*batches_);
   }

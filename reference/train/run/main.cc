@@ -58,6 +58,7 @@ int run(const Options& options, const Launch& launch) {
   set_threads(options.threads);
   const Text text(options.data.empty() ? bundled_text() : options.data, options.seq, options.vocab, options.packed);
   if (!options.init.empty()) check_init(options.init, config_of(options));
+  check_activation_patterns(options, config_of(options));
   if (!options.dump.empty()) check_dump_folder(options.dump);
   return run_ranks(launch, options,
                    [&](int rank, const ncclUniqueId& id) { return train_as(options, text, rank, id); });

@@ -248,6 +248,9 @@ void add_data(CLI::App& app, Options& o) {
            "folder")
       ->group(group);
   app.add_option("--dump-every", o.dump_every, "steps between dumps (1)")->check(range(1, 1 << 30))->group(group);
+  app.add_option("--dump-act", o.dump_act,
+                 "dump activations whose name matches this shell pattern, too, such as '*'; may be repeated")
+      ->group(group);
   add_path(app, "--save-init", o.save_init, "write the initial parameters (safetensors, nanoGPT's names), and end",
            "file")
       ->group(group);

@@ -68,6 +68,7 @@ struct Options {
   double mask_fraction = 0;
   int64_t eval_every = 0, eval_batches = 4;
   std::string dump, save_init, init;
+  std::vector<std::string> dump_act;  // patterns of activations' names
   int64_t dump_every = 1;
   bool quiet = false, memory = false, print_mesh = false, print_schedule = false;
   std::vector<double> fake_compute_us;  // F, B, W
