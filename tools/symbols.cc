@@ -133,19 +133,26 @@ struct Symbolizer::Library {
     return name ? name : "";
   }
 
-  // Innermost first. dwarf_getscopes alone goes on from an inlined function to where that one was written, not to where
-  // it was inlined.
+  // The scopes around an address, innermost first. dwarf_getscopes gives up at a namespace, which has no addresses of
+  // its own, and clang writes functions into theirs.
   static std::vector<Dwarf_Die> scopes_at(Dwarf_Die* unit, Dwarf_Addr address) {
-    Dwarf_Die* found = nullptr;
-    int count = dwarf_getscopes(unit, address, &found);
-    if (count <= 0) return {};
-    Dwarf_Die innermost = found[0];
-    std::free(found);
-    found = nullptr;
-    count = dwarf_getscopes_die(&innermost, &found);
-    std::vector<Dwarf_Die> scopes(found, found + std::max(count, 0));
-    std::free(found);
+    std::vector<Dwarf_Die> scopes;
+    add_scopes(unit, address, scopes);
     return scopes;
+  }
+  static bool add_scopes(Dwarf_Die* parent, Dwarf_Addr address, std::vector<Dwarf_Die>& innermost_first) {
+    Dwarf_Die child;
+    for (int end = dwarf_child(parent, &child); end == 0; end = dwarf_siblingof(&child, &child)) {
+      const bool is_there = dwarf_haspc(&child, address) == 1;
+      if (!is_there && !holds_functions(dwarf_tag(&child))) continue;
+      const bool found = add_scopes(&child, address, innermost_first);
+      if (is_there) innermost_first.push_back(child);
+      if (is_there || found) return true;
+    }
+    return false;
+  }
+  static bool holds_functions(int tag) {
+    return tag == DW_TAG_namespace || tag == DW_TAG_class_type || tag == DW_TAG_structure_type || tag == DW_TAG_module;
   }
 
   // libdwfl finds the unit of an address by .debug_aranges alone, which clang writes only when told to: where that
