@@ -97,6 +97,9 @@ TEST(Combinations, SixtyFourRanks) {
     layout.shard = sequence ? "zero1" : "none";
     expect_equal("wide", job, layout);
   }
+  job.config.experts = 4;
+  layout.shape.ep = 2;
+  expect_equal("wide experts", job, layout);
 }
 
 TEST(Combinations, EveryPairOfChoicesInSomeLayout) {

@@ -1,30 +1,20 @@
 // SPDX-License-Identifier: MIT
 //
-// How many calls of which size every mode makes in a step, read from the shim's trace of the program, against the
-// formulas in docs/trainer.md. P parameters, n ranks, m micro-batches, U units.
+// How many calls of which size data parallelism and what shards over it make in a step, read from the shim's trace of
+// the program, against the formulas in docs/trainer.md. P parameters, n ranks, m micro-batches, U units.
 
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <filesystem>
-#include <map>
-#include <tuple>
 
-#include "interpose/abi/functions.h"
-#include "interpose/trace/reader.h"
 #include "reference/train/model/parameters.h"
-#include "tests/demo/process.h"
+#include "tests/train/run/traced.h"
 
 namespace train::test {
 namespace {
 
-using lockstep::test::Outcome;
-using lockstep::test::run_program;
-using lockstep::test::TemporaryFolder;
-using Words = std::vector<std::string>;
-
-constexpr int kLayers = 3, kStep = 2;
-const Words kModel = {"--layers", "3", "--heads", "2", "--width", "16", "--seq", "16", "--steps", "3", "--quiet"};
+constexpr int kLayers = 3;
+const Words kModel = {"--layers", "3", "--heads", "2", "--width", "16", "--seq", "16"};
 
 // Elements of the parameters with these words in their names.
 int64_t parameters(const std::string& word = "") {
@@ -40,58 +30,10 @@ int64_t parameters(const std::string& word = "") {
   return count;
 }
 
-struct Total {
-  int64_t calls = 0, elements = 0;
-  bool operator==(const Total&) const = default;
-};
-std::ostream& operator<<(std::ostream& out, const Total& t) {
-  return out << t.calls << " calls of " << t.elements << " elements in all";
-}
-// (communicator, function, dtype) of one step, of a rank.
-using Calls = std::map<std::tuple<std::string, std::string, std::string>, Total>;
-
-Calls calls_of(const lockstep::trace::TraceFile& file, uint32_t serial) {
-  Calls calls;
-  std::string name;
-  for (const auto& comm : file.comms)
-    if (comm.serial == serial) name = comm.name;
-  for (const auto& call : file.calls) {
-    const auto* function = lockstep::abi::find_function(static_cast<lockstep::abi::Fn>(call.fn));
-    if (call.comm != serial || call.step != uint64_t{kStep} || function == nullptr) continue;
-    Total& total = calls[{name, function->name, lockstep::abi::dtype_name(call.dtype)}];
-    ++total.calls;
-    total.elements += static_cast<int64_t>(call.count);
-  }
-  return calls;
-}
-
-// Runs the training under `lockstep run`, which must call it healthy; all ranks must make the same calls.
 Calls calls_in_step(const Words& options, int verdict = 0) {
-  const TemporaryFolder folder;
-  Words command = {LOCKSTEP_CLI, "run", "--host", "--dir", folder.path("traces"), "--", LOCKSTEP_TRAIN};
-  command.insert(command.end(), kModel.begin(), kModel.end());
-  command.insert(command.end(), options.begin(), options.end());
-  const Outcome outcome = run_program(command, std::chrono::seconds(100));
-  EXPECT_EQ(outcome.status, 0) << outcome.out << outcome.err;
-  EXPECT_EQ(run_program({LOCKSTEP_CLI, "diagnose", folder.path("traces")}, std::chrono::seconds(60)).status, verdict);
-  Calls all;
-  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder.path("traces"))) {
-    if (entry.path().extension() != ".lstrace") continue;
-    const auto file = lockstep::trace::read_trace(entry.path());
-    if (!file) {
-      ADD_FAILURE() << file.error();
-      continue;
-    }
-    EXPECT_EQ(file->dropped + file->overwritten + file->torn, 0u);
-    std::map<std::string, Calls> first;  // by communicator's name
-    for (const auto& comm : file->comms) {
-      const Calls calls = calls_of(*file, comm.serial);
-      const auto known = first.emplace(comm.name, calls).first;
-      EXPECT_EQ(calls, known->second) << comm.name;
-      all.insert(calls.begin(), calls.end());
-    }
-  }
-  return all;
+  Words words = kModel;
+  words.insert(words.end(), options.begin(), options.end());
+  return calls_of_all(words, verdict);
 }
 
 int64_t padded(int64_t count, int64_t ranks) { return (count + ranks - 1) / ranks * ranks; }

@@ -98,6 +98,20 @@ TEST(Mesh, EveryShapeOfUpToSixteenRanks) {
   EXPECT_GT(shapes, 1000);
 }
 
+TEST(Mesh, SixtyFourRanks) {
+  const Mesh mesh({.dp = 2, .pp = 4, .cp = 1, .tp = 8, .ep = 2});
+  for (int rank = 0; rank < 64; ++rank) {
+    const Place p = mesh.place(rank);
+    EXPECT_EQ(p.tp + 8 * p.dp + 16 * p.pp, rank);
+    EXPECT_EQ(p.ep + 2 * p.edp, rank % 16);
+  }
+  check_groups(mesh, "tp", 8, &Place::tp);
+  check_groups(mesh, "dp", 2, &Place::dp);
+  check_groups(mesh, "pp", 4, &Place::pp);
+  check_groups(mesh, "ep", 2, &Place::ep);
+  check_groups(mesh, "edp", 8, &Place::edp);
+}
+
 TEST(Mesh, TextNamesEveryRankAndGroup) {
   const std::string text = Mesh({.dp = 2, .pp = 1, .cp = 1, .tp = 2}).text();
   EXPECT_NE(text.find("4 ranks = dp 2 x pp 1 x cp 1 x tp 2"), std::string::npos) << text;
