@@ -24,6 +24,8 @@ class Api {
  public:
   // Not usable in a child forked after the parent had begun: its threads are not here. cudaSuccess otherwise.
   virtual cudaError_t ready() = 0;
+  virtual cudaError_t
+  lasting_error() = 0;  // cudaSuccess, or what every CUDA call of this process fails with from now on
 
   virtual int device_count() = 0;
   virtual int current_device() = 0;  // of the calling thread

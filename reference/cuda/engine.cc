@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "reference/cuda/capture.h"
+#include "reference/cuda/runtime.h"
 
 namespace lockstep::host {
 namespace {
@@ -65,6 +66,8 @@ Engine::Engine() {
 void Engine::note_forked() {
   if (started_.load()) forked_.store(true);
 }
+cudaError_t Engine::lasting_error() { return lockstep_host_sticky_error(); }
+
 cudaError_t Engine::ready() {
   return forked_.load(std::memory_order_relaxed) ? cudaErrorInitializationError : cudaSuccess;
 }

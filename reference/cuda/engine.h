@@ -23,6 +23,7 @@ class Engine final : public Api {
   Engine();
 
   cudaError_t ready() override;
+  cudaError_t lasting_error() override;
   int device_count() override { return static_cast<int>(devices_.size()); }
   int current_device() override;
   void set_current_device(int device);

@@ -72,6 +72,16 @@ ncclResult_t cuda_ready() {
   return ncclUnhandledCudaError;
 }
 
+ncclResult_t cuda_works() {
+  if (const ncclResult_t result = cuda_ready(); result != ncclSuccess) return result;
+  const cudaError_t error = api().lasting_error();
+  if (error == cudaSuccess) return ncclSuccess;
+  const bool address = error == cudaErrorIllegalAddress;
+  warn("Cuda failure %d '%s'", static_cast<int>(error),
+       address ? "an illegal memory access was encountered" : "operation not supported");
+  return ncclUnhandledCudaError;
+}
+
 ncclResult_t check_pointer(const char* name, const char* what, const void* pointer) {
   if (pointer != nullptr) return ncclSuccess;
   warn("%s : %s argument is NULL", name, what);

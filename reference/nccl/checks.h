@@ -14,6 +14,7 @@ namespace lockstep::nccl {
 
 // The CUDA runtime can be used by this process.
 ncclResult_t cuda_ready();
+ncclResult_t cuda_works();  // that, and nothing has put CUDA out of order for good: new work can be given to it
 ncclResult_t look_up(const char* name, ncclComm_t handle, std::shared_ptr<Comm>& comm);
 // A communicator that may be used: its last call is over and went well, and it was not finalized.
 ncclResult_t check_ready(const Comm& comm);

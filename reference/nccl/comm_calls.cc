@@ -46,7 +46,7 @@ ncclResult_t check(const Wish& wish) {
 }
 
 ncclResult_t start(const Wish& wish) {
-  if (const ncclResult_t result = cuda_ready(); result != ncclSuccess) return result;
+  if (const ncclResult_t result = cuda_works(); result != ncclSuccess) return result;
   tell_version(wish.rank);
   if (const ncclResult_t result = check(wish); result != ncclSuccess) return result;
   InitRequest request;
@@ -186,7 +186,7 @@ ncclResult_t run(Tag<Fn::CommInitRankScalable>, ncclComm_t* comm, int nranks, in
 }
 
 ncclResult_t run(Tag<Fn::CommInitAll>, ncclComm_t* comms, int ndev, const int* devlist) {
-  if (const ncclResult_t result = cuda_ready(); result != ncclSuccess) return result;
+  if (const ncclResult_t result = cuda_works(); result != ncclSuccess) return result;
   if (const ncclResult_t result = check_pointer("CommInitAll", "comms", comms); result != ncclSuccess) return result;
   if (ndev < 0) {
     warn("Invalid device count requested : %d", ndev);

@@ -80,6 +80,7 @@ class Launch final : public host::Op {
 };
 
 ncclResult_t check_queue(const Call& call) {
+  if (const ncclResult_t result = cuda_works(); result != ncclSuccess) return result;
   if (call.queue) return ncclSuccess;
   warn("Cuda failure 'invalid resource handle': stream %p does not exist", static_cast<void*>(call.stream));
   return ncclUnhandledCudaError;

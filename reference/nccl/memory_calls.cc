@@ -64,7 +64,7 @@ class WindowJob final : public Job {
 
 // What cannot be allocated is given to cudaMalloc, whose answer is the one the caller gets, as in NCCL.
 ncclResult_t run(Tag<Fn::MemAlloc>, void** ptr, size_t size) {
-  if (const ncclResult_t result = cuda_ready(); result != ncclSuccess) return result;
+  if (const ncclResult_t result = cuda_works(); result != ncclSuccess) return result;
   if (ptr == nullptr) {
     warn("Cuda failure 'invalid argument'");
     return ncclUnhandledCudaError;
@@ -76,7 +76,7 @@ ncclResult_t run(Tag<Fn::MemAlloc>, void** ptr, size_t size) {
 }
 
 ncclResult_t run(Tag<Fn::MemFree>, void* ptr) {
-  if (const ncclResult_t result = cuda_ready(); result != ncclSuccess) return result;
+  if (const ncclResult_t result = cuda_works(); result != ncclSuccess) return result;
   if (ptr == nullptr || api().free(ptr)) return ncclSuccess;
   warn("Cuda failure 'invalid argument'");
   return ncclUnhandledCudaError;

@@ -289,6 +289,11 @@ TEST(Life, BuffersThatAreNoMemoryAreAnIllegalAddress) {
             EXPECT_EQ(cudaErrorIllegalAddress, cudaStreamSynchronize(me.stream));
             EXPECT_EQ(cudaErrorIllegalAddress, cudaGetLastError());
             EXPECT_EQ(cudaErrorIllegalAddress, cudaGetLastError());
+            EXPECT_EQ(ncclUnhandledCudaError,
+                      ncclAllReduce(data.data, data.data, 4, ncclInt, ncclSum, me.comm, me.stream));
+            EXPECT_NE(std::string::npos, std::string(ncclGetLastError(me.comm)).find("an illegal memory access"));
+            ncclComm_t another = nullptr;
+            EXPECT_EQ(ncclUnhandledCudaError, ncclCommInitRank(&another, 1, id, 0));
           } else {
             EXPECT_EQ("", said);
             std::this_thread::sleep_for(milliseconds(20));
