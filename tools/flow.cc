@@ -219,19 +219,16 @@ bool Flow::all_completed(size_t rank) const {
          });
 }
 
-std::vector<std::vector<std::pair<size_t, uint64_t>>> Flow::in_line(size_t rank, size_t most) const {
+std::vector<std::vector<Flow::InLine>> Flow::in_line(size_t rank, size_t most) const {
   const bool known = std::all_of(layout_->members[rank].begin(), layout_->members[rank].end(),
                                  [](const Member* member) { return member->info->coll_completed.has_value(); });
-  std::vector<std::vector<std::pair<size_t, uint64_t>>> lines;
+  std::vector<std::vector<InLine>> lines;
   for (const Stream& ops : layout_->streams[rank]) {
-    std::vector<std::pair<size_t, uint64_t>>& line = lines.emplace_back();
-    for (const Op& op : ops)
-      if (!op.message) line.emplace_back(op.comm, op.seq);
-    if (line.size() <= most) continue;
-    if (known) {
-      line.resize(most);
-    } else {
-      line.erase(line.begin(), line.end() - static_cast<std::ptrdiff_t>(most));
+    const size_t skipped = known || ops.size() <= most ? 0 : ops.size() - most;
+    std::vector<InLine>& line = lines.emplace_back();
+    for (size_t at = skipped; at < ops.size() && line.size() < most; at++) {
+      const Op& op = ops[at];
+      line.push_back({op.comm, op.message ? op.number : op.seq, op.message, op.edge, op.group});
     }
   }
   return lines;

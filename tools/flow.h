@@ -48,9 +48,15 @@ class Flow {
   bool is_clear_before(size_t rank, size_t comm, uint64_t seq) const;
   // Has everything the rank launched completed, as far as is known? False when it is not known.
   bool all_completed(size_t rank) const;
-  // Per stream of a rank the collectives that are first in line, in order: communicator and number. Where it is not
-  // known what has completed, the newest.
-  std::vector<std::vector<std::pair<size_t, uint64_t>>> in_line(size_t rank, size_t most) const;
+  // Per stream of a rank what is first in line, in order. Where it is not known what has completed, the newest.
+  struct InLine {
+    size_t comm = 0;
+    uint64_t seq = 0;  // of a collective; of a message its number on the edge
+    bool message = false;
+    EdgeKey edge;
+    uint32_t group = 0;  // 0 = none
+  };
+  std::vector<std::vector<InLine>> in_line(size_t rank, size_t most) const;
 
  private:
   struct Op {

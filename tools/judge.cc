@@ -67,16 +67,16 @@ trace::Time last_move(const trace::TraceFile& file, const Rank& rank) {
   return last;
 }
 
-// Errors before warnings before notes; what could not be traced to anybody after what could; within each the earliest
-// first, and an end before a mere absence. Everything after that makes the order the same however the traces were
-// found.
+// Errors before warnings before notes; what could not be traced to anybody after what could, and last what nobody can
+// say who was to make; within each the earliest first, and an end before a mere absence. Everything after that makes
+// the order the same however the traces were found.
 void sort_findings(std::vector<Finding>& findings) {
-  const auto is_open = [](const Finding& finding) {
+  const auto openness = [](const Finding& finding) {
     const bool nobody = finding.culprits.empty() && finding.traceless.empty();
-    return nobody && (finding.kind == Kind::init_incomplete || finding.kind == Kind::stalled_together);
+    return !nobody ? 0 : finding.kind == Kind::init_incomplete ? 2 : finding.kind == Kind::stalled_together ? 1 : 0;
   };
   const auto key = [&](const Finding& finding) {
-    return std::make_tuple(finding.severity, is_open(finding), finding.since.wall_ns, !is_mismatch(finding.kind),
+    return std::make_tuple(finding.severity, openness(finding), finding.since.wall_ns, !is_mismatch(finding.kind),
                            finding.kind, finding.comm, finding.seq, finding.culprits);
   };
   std::stable_sort(findings.begin(), findings.end(), [&](const Finding& a, const Finding& b) {
@@ -149,7 +149,8 @@ bool rests_on_p2p(const Evidence& evidence) {
   for (const Comm& comm : evidence.table.comms)
     for (const Member& member : comm.members) {
       const Life& life = evidence.life(member.rank);
-      if (member.info->p2p_called == 0 || life.end == End::clean) continue;
+      const trace::CommInfo& info = *member.info;
+      if (info.p2p_called == info.p2p_completed.value_or(0) || life.end == End::clean) continue;
       if (life.seen.mono_ns - member.file->last_call.mono_ns >= evidence.threshold_ns) return true;
     }
   return false;
@@ -265,8 +266,9 @@ Diagnosis judge(const Run& run, const Table& table, const JudgeOptions& options,
   std::vector<Finding> blamed = blame_waits(evidence, waits, explained, findings);
   const std::vector<Finding> mismatches = findings;
   take(std::move(blamed));
+  take(find_shared_devices(evidence));
   take(find_deaths(evidence, waits, findings));
-  if (std::vector<Finding> states = find_device_states(evidence, waits, mismatches); !states.empty()) {
+  if (std::vector<Finding> states = find_device_states(evidence, waits, mismatches, findings); !states.empty()) {
     drop_stalled(findings);  // now it is known why
     take(std::move(states));
   }

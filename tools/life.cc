@@ -179,8 +179,11 @@ bool stopped_from_outside(const Run& run, const std::vector<Life>& lives) {
   if (ends.size() < run.ranks.size() && ends.size() == 1) {
     // One was singled out, and the others went on; unless it was the last there was.
     const bool asked = first.end == End::signal && is_request_to_stop(first.code) && first.code != SIGKILL;
+    const size_t last = static_cast<size_t>(&first - lives.data());
     return asked && std::all_of(run.ranks.begin(), run.ranks.end(), [&](const Rank& rank) {
-             return lives[rank.process].when.wall_ns <= first.when.wall_ns;
+             const std::string host = run.processes[rank.process].file.header.host;
+             const int64_t clocks = host == run.processes[last].file.header.host ? 0 : kClocksOfHosts;
+             return lives[rank.process].when.wall_ns <= first.when.wall_ns + clocks;
            });
   }
   if (ends.back()->when.wall_ns - first.when.wall_ns > kTogether) return false;

@@ -53,6 +53,9 @@ const char* signal_name(int signal);
 // busy machine, and launchers may take less to react.
 inline constexpr int64_t kHeadStart = 400'000'000;
 
+// What the clocks of two hosts may differ by: clocks.h leaves that much alone.
+inline constexpr int64_t kClocksOfHosts = 2'000'000'000;
+
 // Ended by something that happened to this very process: a crash, SIGKILL, the out-of-memory killer. Launchers ask the
 // others to stop first, and kill only those that do not.
 bool is_struck(const Life& life);

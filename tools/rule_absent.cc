@@ -335,7 +335,13 @@ std::vector<Finding> blame_waits(const Evidence& evidence, const std::vector<Wai
       settle(below);
       charge(graph, below, mismatch);
     }
-    for (const Cause& cause : causes_of(graph)) {
+    std::vector<Cause> causes = causes_of(graph);
+    // Who was to join a communicator is known least; it is asked last.
+    std::stable_partition(causes.begin(), causes.end(), [&](const Cause& cause) {
+      return !cause.culprits.empty() || !is_open_to_all(waits[cause.wait]);
+    });
+    for (const Cause& cause : causes) {
+      if (accounted[cause.wait] && cause.culprits.empty() && is_open_to_all(waits[cause.wait])) continue;
       Downstream below(graph);
       below.add(cause.wait);
       settle(below);

@@ -40,15 +40,15 @@ bool belongs_elsewhere(const Evidence& evidence, const Wait& wait) {
 }  // namespace
 
 Finding blame_circle(const Graph& graph, const std::vector<size_t>& among) {
-  constexpr size_t kMost = 64;  // a circle is found among the oldest, if at all
+  constexpr size_t kMost = 64, kMessages = 256;  // a circle is found among the oldest, if at all
   std::vector<size_t> oldest = among;
   std::stable_sort(oldest.begin(), oldest.end(),
                    [&](size_t a, size_t b) { return graph.waits[a].age_ns > graph.waits[b].age_ns; });
-  if (oldest.size() > kMost) oldest.resize(kMost);
   const Evidence& evidence = graph.evidence;
   std::vector<size_t> messages;
   for (const size_t wait : oldest)
-    if (graph.waits[wait].what == Wait::What::p2p) messages.push_back(wait);
+    if (graph.waits[wait].what == Wait::What::p2p && messages.size() < kMessages) messages.push_back(wait);
+  if (oldest.size() > kMost) oldest.resize(kMost);
   Circle circle = find_circle(graph, messages);
   const bool by_messages = !circle.ranks.empty();
   if (!by_messages) circle = find_circle(graph, oldest);

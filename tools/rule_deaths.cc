@@ -10,6 +10,7 @@
 
 #include <algorithm>
 
+#include "tools/lookup.h"
 #include "tools/rules.h"
 
 namespace lockstep {
@@ -74,6 +75,16 @@ bool is_named(const std::vector<Finding>& found, size_t rank) {
   });
 }
 
+// A rank that ends because the making of its communicator failed, for devices that are shared, is accounted for by
+// that.
+bool had_no_device(const Evidence& evidence, const std::vector<Finding>& found, size_t rank) {
+  return std::any_of(found.begin(), found.end(), [&](const Finding& finding) {
+    if (finding.kind != Kind::duplicate_device || is_struck(evidence.life(rank))) return false;
+    const Member* member = member_of(evidence.table.comms[*finding.comm], rank);
+    return member && member->info->state == trace::CommState::failed;
+  });
+}
+
 // All ranks ended alike, by the same crash or with the same status: nobody stands out. Kills are another matter: there
 // the first one is the out-of-memory killer's, and the rest the launcher's.
 bool all_alike(const Evidence& evidence, const std::vector<size_t>& dead) {
@@ -87,11 +98,10 @@ bool all_alike(const Evidence& evidence, const std::vector<size_t>& dead) {
 
 // Did another host's rank end so soon after the first that the clocks of the two decide? `dead` is in order.
 bool hosts_differ(const Evidence& evidence, const std::vector<size_t>& dead) {
-  constexpr int64_t kClocks = 2'000'000'000;  // what clocks.h leaves alone
   const int64_t first = evidence.life(dead.front()).when.wall_ns;
   const std::string host = evidence.file(dead.front()).header.host;
   return std::any_of(dead.begin(), dead.end(), [&](size_t rank) {
-    return evidence.life(rank).when.wall_ns - first < kClocks && host != evidence.file(rank).header.host;
+    return evidence.life(rank).when.wall_ns - first < kClocksOfHosts && host != evidence.file(rank).header.host;
   });
 }
 
@@ -113,7 +123,8 @@ std::vector<Finding> find_deaths(const Evidence& evidence, const std::vector<Wai
   if (evidence.outside) return {};
   std::vector<size_t> dead;
   for (size_t rank = 0; rank < evidence.run.ranks.size(); rank++)
-    if (is_bad(evidence.life(rank)) && !had_waited(evidence, waits, rank)) dead.push_back(rank);
+    if (is_bad(evidence.life(rank)) && !had_waited(evidence, waits, rank) && !had_no_device(evidence, found, rank))
+      dead.push_back(rank);
   if (dead.empty()) return {};
   const auto ended = [&](size_t rank) { return evidence.life(rank).when.wall_ns; };
   std::stable_sort(dead.begin(), dead.end(), [&](size_t a, size_t b) { return ended(a) < ended(b); });

@@ -2,10 +2,9 @@
 //
 // Two communicators used in different orders by different ranks.
 //
-// On one stream, or with a host wait between, that is a deadlock: neither call ever has all its members. Calls that
-// some ranks have made and others have not are circles of waits (rule_circles.cc); here are those that all have
-// launched. On different streams it works, until something makes it not: NCCL promises no progress of one communicator
-// while the other waits. So it is a warning.
+// On one stream, or with a host wait between, that is a deadlock: neither call ever has all its members; see
+// rule_circles.cc and rule_stuck_orders.cc. On different streams it works, until something makes it not: NCCL promises
+// no progress of one communicator while the other waits. So it is a warning.
 //
 // Whether a call comes before another is asked of each rank's own record, where rows may be missing: of the calls on
 // the one communicator next to a call on the other, the last before and the first behind it are compared between ranks.
@@ -18,52 +17,11 @@
 #include <unordered_map>
 
 #include "tools/explain.h"
-#include "tools/flow.h"
 #include "tools/rules.h"
 
 namespace lockstep {
 
 using trace::Call;
-
-// All have launched all of it, and still: on one stream a rank has the one collective before the other, another rank
-// the other before the one, so that neither ever has all its members.
-std::optional<Finding> find_stuck_orders(const Evidence& evidence, const Flow& flow) {
-  constexpr size_t kInLine = 16, kRanks = 1024;
-  using Row = std::pair<size_t, uint64_t>;
-  std::map<std::pair<Row, Row>, size_t> before;
-  std::vector<size_t> stuck;
-  for (size_t rank = 0; rank < evidence.run.ranks.size() && stuck.size() < kRanks; rank++)
-    if (is_stuck(evidence, rank)) stuck.push_back(rank);
-  for (const size_t rank : stuck)
-    for (const std::vector<Row>& line : flow.in_line(rank, kInLine))
-      for (size_t i = 0; i < line.size(); i++)
-        for (size_t k = i + 1; k < line.size(); k++) {
-          if (line[i].first == line[k].first) continue;
-          before.try_emplace({line[i], line[k]}, rank);
-          const auto other = before.find({line[k], line[i]});
-          if (other == before.end()) continue;
-          const Comm& comm = evidence.table.comms[line[i].first];
-          Finding finding;
-          finding.kind = Kind::order_inversion;
-          finding.hangs = true;
-          finding.comm = line[i].first;
-          finding.seq = line[i].second;
-          for (const Member& member : comm.members)
-            if (const Call* call = member.call_at(line[i].second); call && !finding.expected) {
-              finding.op = op_name(*call);
-              finding.expected = signature_of(*call);
-              finding.since = call->called;
-            }
-          for (const size_t each : stuck) finding.pending_ns = std::max(finding.pending_ns, evidence.quiet(each));
-          finding.victims = stuck;
-          finding.cycle = {rank, other->second};
-          finding.confidence = Confidence::likely;
-          finding.doubts.push_back(
-              "the calls were made in opposite orders on one stream; in a circle nobody is to blame alone");
-          return finding;
-        }
-  return std::nullopt;
-}
 
 namespace {
 

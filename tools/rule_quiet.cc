@@ -10,7 +10,7 @@
 
 #include "interpose/abi/functions.h"
 #include "tools/lookup.h"
-#include "tools/rules.h"
+#include "tools/wait_graph.h"
 
 namespace lockstep {
 namespace {
@@ -96,22 +96,47 @@ std::optional<Finding> idle(const Evidence& evidence) {
   return finding;
 }
 
+// Whom the oldest of these waits comes down to: ranks that do not wait themselves. Where it is not known what a rank
+// does, all that is said is which call it has not made.
+struct Late {
+  const Wait* wait = nullptr;
+  std::vector<size_t> ranks;
+};
+
+Late latest_comer(const Evidence& evidence, const std::vector<Wait>& waits) {
+  const Flow empty(evidence);
+  const Graph graph{evidence, waits, {}, empty, stances_of(evidence, waits, {}, empty)};
+  Late late;
+  for (const Wait& wait : waits) {
+    if (wait.absent.empty() || (late.wait && late.wait->age_ns >= wait.age_ns)) continue;
+    std::vector<size_t> ranks;
+    for (const size_t rank : wait.absent) {
+      const Stance stance = graph.stances[rank];
+      const bool waits_itself = stance == Stance::held || where_it_sits(evidence, rank) == Sits::waiting;
+      if (stance == Stance::own || !waits_itself) ranks.push_back(rank);
+    }
+    if (!ranks.empty()) late = {&wait, std::move(ranks)};
+  }
+  return late;
+}
+
 std::optional<Finding> late(const Evidence& evidence, const std::vector<Wait>& waits) {
-  const Wait* oldest = nullptr;
+  int64_t age = 0;
   for (const Wait& wait : waits)
-    if (!wait.absent.empty() && (!oldest || wait.age_ns > oldest->age_ns)) oldest = &wait;
-  if (!oldest || evidence.outside || oldest->age_ns < evidence.threshold_ns / 10) return std::nullopt;
+    if (!wait.absent.empty()) age = std::max(age, wait.age_ns);
+  if (evidence.outside || age == 0 || age < evidence.threshold_ns / 10) return std::nullopt;
+  const Late last = latest_comer(evidence, waits);
   const auto alive = [&](size_t rank) { return evidence.life(rank).end == End::none; };
-  if (!std::all_of(oldest->absent.begin(), oldest->absent.end(), alive)) return std::nullopt;
+  if (!last.wait || !std::all_of(last.ranks.begin(), last.ranks.end(), alive)) return std::nullopt;
   Finding finding;
   finding.kind = Kind::straggler;
   finding.severity = Severity::note;
-  finding.comm = oldest->comm;
-  finding.since = oldest->since;
-  finding.pending_ns = oldest->age_ns;
-  finding.victims = oldest->waiting;
-  for (const size_t rank : oldest->absent) finding.actual[rank] = std::nullopt;
-  set_op(evidence, *oldest, finding);
+  finding.comm = last.wait->comm;
+  finding.since = last.wait->since;
+  finding.pending_ns = last.wait->age_ns;
+  finding.victims = last.wait->waiting;
+  for (const size_t rank : last.ranks) finding.actual[rank] = std::nullopt;
+  set_op(evidence, *last.wait, finding);
   return finding;
 }
 

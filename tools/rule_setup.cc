@@ -200,6 +200,13 @@ bool is_data_parallel(const Table& table, const Comm& comm) {
 
 }  // namespace
 
+std::vector<Finding> find_shared_devices(const Evidence& evidence) {
+  std::vector<Finding> findings;
+  for (size_t index = 0; index < evidence.table.comms.size(); index++)
+    if (std::optional<Finding> shared = shared_device(evidence, index)) findings.push_back(std::move(*shared));
+  return findings;
+}
+
 std::vector<Finding> find_setup(const Evidence& evidence) {
   std::vector<Finding> findings;
   const auto take = [&](std::optional<Finding> finding) {
@@ -208,7 +215,6 @@ std::vector<Finding> find_setup(const Evidence& evidence) {
   take(different_settings(evidence));
   take(several_worlds(evidence));
   for (size_t index = 0; index < evidence.table.comms.size(); index++) {
-    take(shared_device(evidence, index));
     take(two_threads(evidence, index));
     if (is_data_parallel(evidence.table, evidence.table.comms[index])) take(same_samples(evidence, index));
   }

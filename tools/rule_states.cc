@@ -129,14 +129,19 @@ constexpr int kRemoteError = 6;
 }  // namespace
 
 std::vector<Finding> find_device_states(const Evidence& evidence, const std::vector<Wait>& waits,
-                                        const std::vector<Finding>& mismatches) {
+                                        const std::vector<Finding>& mismatches, const std::vector<Finding>& found) {
   std::vector<Finding> findings;
   if (std::optional<Finding> teardown = teardown_order(evidence)) return {std::move(*teardown)};
   bool stuck = false;
   for (size_t rank = 0; rank < evidence.run.ranks.size(); rank++) stuck = stuck || is_stuck(evidence, rank);
   if (!stuck) return findings;
   Flow flow(evidence);
-  if (waits.empty() && mismatches.empty())
+  // Where somebody is missing, or a circle of waits is known, that is what the rest comes down to.
+  const bool nobody_known = std::all_of(found.begin(), found.end(), [](const Finding& finding) {
+    return finding.culprits.empty() && finding.traceless.empty() &&
+           (finding.kind == Kind::stalled_together || finding.kind == Kind::init_incomplete);
+  });
+  if (nobody_known)
     if (std::optional<Finding> inverted = find_stuck_orders(evidence, flow)) return {std::move(*inverted)};
   for (const Wait& wait : waits)
     if (!wait.absent.empty()) flow.block(wait);

@@ -112,6 +112,14 @@ std::optional<Wait> unfinished_wait(const Evidence& evidence, size_t index) {
   return wait.waiting.empty() ? std::nullopt : std::optional<Wait>(std::move(wait));
 }
 
+// The same row, which others have not even called.
+void miss_as_well(const Wait& unfinished, Wait& wait) {
+  for (const size_t rank : unfinished.absent) {
+    wait.waiting.erase(std::remove(wait.waiting.begin(), wait.waiting.end(), rank), wait.waiting.end());
+    if (std::find(wait.absent.begin(), wait.absent.end(), rank) == wait.absent.end()) wait.absent.push_back(rank);
+  }
+}
+
 // --- making a communicator
 // -------------------------------------------------------------------------------------------------
 
@@ -346,7 +354,7 @@ void add_stuck_behind(const Evidence& evidence, const std::vector<Finding>& mism
     if (flow.holds(rank)) accounted.insert(rank);
   const std::vector<Newest> newest = newest_calls(evidence);
   const auto stuck_in = [&](size_t rank, size_t comm) {
-    return newest[rank].call && newest[rank].comm == comm && !accounted.count(rank) &&
+    return newest[rank].call && newest[rank].comm == comm && !accounted.count(rank) && !flow.all_completed(rank) &&
            evidence.life(rank).end != End::clean && is_stuck(evidence, rank);
   };
   for (size_t index = 0; index < evidence.table.comms.size(); index++) {
@@ -371,10 +379,13 @@ namespace {
 // makes calls, it is late, not lost: the wait counts from its last.
 void reckon_with_progress(const Evidence& evidence, Wait& wait) {
   if (wait.absent.empty()) return;
-  int64_t quiet = 0;
+  int64_t quiet = 0, until = 0;
+  for (const size_t rank : wait.waiting) until = std::max(until, evidence.life(rank).seen.wall_ns);
   for (const size_t rank : wait.absent) {
-    if (evidence.life(rank).end != End::none) return;
-    quiet = std::max(quiet, evidence.quiet(rank));
+    int64_t its = evidence.quiet(rank);
+    if (evidence.life(rank).end != End::none)
+      its = std::max(its, until - std::max(evidence.worked[rank].wall_ns, evidence.moved[rank].wall_ns));
+    quiet = std::max(quiet, its);
   }
   wait.age_ns = std::min(wait.age_ns, std::max<int64_t>(quiet, 1));
 }
@@ -397,6 +408,7 @@ std::vector<Wait> find_waits(const Evidence& evidence, const std::vector<Finding
   for (size_t index = 0; index < evidence.table.comms.size(); index++) {
     Wait wait = collective_wait(evidence, index);
     std::optional<Wait> unfinished = unfinished_wait(evidence, index);
+    if (unfinished && unfinished->seq == wait.seq) miss_as_well(*unfinished, wait);
     if (unfinished && unfinished->seq < wait.seq) wait = std::move(*unfinished);
     if (!wait.waiting.empty()) waits.push_back(std::move(wait));
     if (std::optional<Wait> init = init_wait(evidence, index)) waits.push_back(std::move(*init));

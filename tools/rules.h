@@ -99,23 +99,28 @@ std::vector<Finding> find_deaths(const Evidence& evidence, const std::vector<Wai
                                  const std::vector<Finding>& found);
 
 // --- rule_states.cc ---
-// Calls all have made and some have not started, and teardown in different orders.
+// Calls all have made and some have not started, launched circles, and teardown in different orders. `found` holds what
+// the waits have led to.
 std::vector<Finding> find_device_states(const Evidence& evidence, const std::vector<Wait>& waits,
-                                        const std::vector<Finding>& mismatches);
+                                        const std::vector<Finding>& mismatches, const std::vector<Finding>& found);
 // The first error of NCCL's own, for jobs in which nothing else is found.
 std::vector<Finding> find_errors(const Evidence& evidence);
 
-// --- rule_orders.cc ---
-// Calls all have launched and none gets through: on one stream they stand in opposite orders.
+// --- rule_stuck_orders.cc ---
+// What all have launched and none gets through: on their streams it stands in opposite orders.
 std::optional<Finding> find_stuck_orders(const Evidence& evidence, const Flow& flow);
-// The same where it holds nothing up; `found` holds what is known already.
+
+// --- rule_orders.cc ---
+// Two communicators in different orders where it holds nothing up; `found` holds what is known already.
 std::vector<Finding> find_orders(const Evidence& evidence, const std::vector<Finding>& found);
 
 // --- rule_digests.cc ---
 std::vector<Finding> find_divergence(const Evidence& evidence);
 
 // --- rule_setup.cc ---
-// How the job was set up and used; warnings, but for failures by it.
+// Ranks that share a device, where the making of their communicator failed.
+std::vector<Finding> find_shared_devices(const Evidence& evidence);
+// How the job was set up and used; warnings.
 std::vector<Finding> find_setup(const Evidence& evidence);
 
 // --- rule_quiet.cc ---

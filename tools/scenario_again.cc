@@ -14,6 +14,7 @@
 #include "interpose/trace/attach.h"
 #include "interpose/trace/format.h"
 #include "tools/scenario_run.h"
+#include "tools/verdict_form.h"
 
 namespace lockstep {
 namespace {
@@ -63,6 +64,11 @@ std::map<int, fs::path> trace_of_each_rank(const fs::path& folder) {
   return files;
 }
 
+void hold_to_schema(const std::string& how, const JudgedFolder& judged, ScenarioOutcome& outcome) {
+  for (const std::string& complaint : form_complaints(judged.diagnosis))
+    outcome.differences.push_back(how + ": the verdict's JSON does not keep to the schema: " + complaint);
+}
+
 }  // namespace
 
 void judge_again(const ScenarioPrograms& programs, const scenario::Scenario& s, const ScenarioVariant& variant,
@@ -72,6 +78,7 @@ void judge_again(const ScenarioPrograms& programs, const scenario::Scenario& s, 
   if (variant.elsewhere) {
     rename_all(traces, variant.seed);
     const JudgedFolder judged = diagnose(programs, traces);
+    hold_to_schema("traces under other names", judged, outcome);
     add_differences("traces under other names", judge_scenario(s, variant, judged.diagnosis, judged.status), outcome);
   }
   if (!variant.with_losses || variant.restarted) return;
@@ -83,8 +90,9 @@ void judge_again(const ScenarioPrograms& programs, const scenario::Scenario& s, 
     fs::rename(file, aside, failed);
     const JudgedFolder judged = diagnose(programs, traces);
     fs::rename(aside, file, failed);
-    add_differences("without the trace of rank " + std::to_string(rank),
-                    judge_with_loss(s, variant, rank, judged.diagnosis, judged.status), outcome);
+    const std::string how = "without the trace of rank " + std::to_string(rank);
+    hold_to_schema(how, judged, outcome);
+    add_differences(how, judge_with_loss(s, variant, rank, judged.diagnosis, judged.status), outcome);
   }
 }
 

@@ -15,6 +15,8 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "tools/verdict_form.h"
+
 namespace lockstep {
 namespace {
 
@@ -46,6 +48,8 @@ PlayedScenario play_one(const ScenarioPrograms& programs, const PlannedScenario&
   }
   played.run = std::move(*run);
   played.outcome = judge_scenario(plan.scenario, plan.variant, played.run.diagnosis, played.run.diagnose_status);
+  for (const std::string& complaint : form_complaints(played.run.diagnosis))
+    played.outcome.differences.push_back("the verdict's JSON does not keep to the schema: " + complaint);
   judge_again(programs, plan.scenario, plan.variant, played.run, played.outcome);
   add_run_differences(plan.scenario, played.run, played.outcome);
   if (!played.outcome.differences.empty()) played.outcome.score.right = 0;

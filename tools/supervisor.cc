@@ -31,6 +31,7 @@ using Clock = std::chrono::steady_clock;
 constexpr auto kBeat = 1000ms;
 constexpr auto kGraceAlone = 100ms;    // before the diagnosis, when all ranks are this supervisor's
 constexpr auto kGraceShared = 2500ms;  // when other supervisors take snapshots too
+constexpr int kTries = 5;              // further ones after a verdict that all is well; each waits twice as long
 constexpr auto kVerdictTime = 60s;
 constexpr int kEndGraceMs = 3000;
 
@@ -165,8 +166,9 @@ class Supervisor {
     if (request.empty() || request == answered_) return;
     answered_ = request;
     traces_.take_snapshots(reason_of(request));
-    if (claim_verdict(launch_.folder, request))
-      verdict_due_ = Clock::now() + (traces_.others_alive() ? kGraceShared : kGraceAlone);
+    if (!claim_verdict(launch_.folder, request)) return;
+    verdict_due_ = Clock::now() + (traces_.others_alive() ? kGraceShared : kGraceAlone);
+    tries_left_ = reason_of(request) == 'r' ? kTries : 0;
   }
 
   void start_verdict() {
@@ -177,7 +179,14 @@ class Supervisor {
   // True when there was a bad verdict that is to end the job.
   bool look_at_verdict() {
     const std::optional<bool> bad = verdict_.poll_result();
+    if (bad && !*bad && tries_left_ > 0) judge_once_more();
     return bad && *bad && options_.kill_on_hang;
+  }
+
+  // A rank has said that it hangs, and the traces did not: on a busy machine some tell late how far they have come.
+  void judge_once_more() {
+    verdict_due_ = Clock::now() + kBeat * (1 << (kTries - tries_left_));
+    tries_left_--;
   }
 
   int ended_by_verdict() {
@@ -215,6 +224,7 @@ class Supervisor {
   std::string answered_;
   VerdictProcess verdict_;
   std::optional<Clock::time_point> verdict_due_;
+  int tries_left_ = 0;
   Clock::time_point next_beat_ = Clock::now();
   bool child_ended_ = false;
   int wait_status_ = 0;

@@ -22,6 +22,8 @@ bool is_in_call(const Evidence& evidence, size_t rank) {
 
 }  // namespace
 
+bool is_open_to_all(const Wait& wait) { return wait.absent.empty() && !wait.candidates.empty(); }
+
 bool holds_directly(const Wait& wait, size_t rank) {
   const bool making = wait.what == Wait::What::init || wait.what == Wait::What::split;
   return (making || wait.absent.empty()) && is_in(wait.waiting, rank);
@@ -114,9 +116,11 @@ void Downstream::settle() {
 
 bool Downstream::follows(const Wait& wait) const {
   if (wait.what == Wait::What::collective && flow_.holds_row(wait.comm, wait.seq)) return true;
-  return std::any_of(wait.absent.begin(), wait.absent.end(), [&](size_t rank) {
+  const auto is_held = [&](size_t rank) {
     return graph_.stances[rank] == Stance::held && (flow_.holds(rank) || is_directly_held(rank));
-  });
+  };
+  if (is_open_to_all(wait)) return std::all_of(wait.candidates.begin(), wait.candidates.end(), is_held);
+  return std::any_of(wait.absent.begin(), wait.absent.end(), is_held);
 }
 
 bool Downstream::is_directly_held(size_t rank) const {

@@ -41,6 +41,9 @@ std::vector<Stance> stances_of(const Evidence& evidence, const std::vector<Wait>
 // in something of which nobody is missing.
 bool holds_directly(const Wait& wait, size_t rank);
 
+// The making of a communicator of which nobody can tell who is missing.
+bool is_open_to_all(const Wait& wait);
+
 // Waits that nobody with a trace is missing from, and those that miss somebody who is free or gone.
 struct Cause {
   size_t wait = 0;

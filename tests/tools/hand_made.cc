@@ -10,8 +10,8 @@
 #include <numeric>
 #include <random>
 
-#include "tests/tools/schema.h"
 #include "tools/explain.h"
+#include "tools/json_schema.h"
 #include "tools/report.h"
 
 namespace lockstep::test {

@@ -10,7 +10,8 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/tools/hand_made.h"
-#include "tests/tools/schema.h"
+#include "tools/json_schema.h"
+#include "tools/verdict_form.h"
 
 namespace lockstep::test {
 namespace {
@@ -111,9 +112,12 @@ TEST(Report, TheSchemaCheckerCanComplain) {
   json document = report(missing_call(4)).as_json;
   const json schema = json::parse(std::ifstream(DIAGNOSE_SCHEMA));
   ASSERT_TRUE(check_schema(document, schema).empty());
+  EXPECT_TRUE(form_complaints(document.dump()).empty());
+  EXPECT_EQ(form_complaints("{").size(), 1u);
   json wrong = document;
   wrong["status"] = "fine";
   EXPECT_FALSE(check_schema(wrong, schema).empty());
+  EXPECT_FALSE(form_complaints(wrong.dump()).empty());
   wrong = document;
   wrong["findings"][0].erase("culprits");
   EXPECT_FALSE(check_schema(wrong, schema).empty());

@@ -14,9 +14,9 @@
 #include <thread>
 
 #include "tests/demo/process.h"
-#include "tests/tools/schema.h"
 #include "tools/finding.h"
 #include "tools/findings_page.h"
+#include "tools/json_schema.h"
 
 namespace lockstep::test {
 namespace {

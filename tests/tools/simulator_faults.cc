@@ -18,6 +18,18 @@ using abi::Fn;
 bool is_message(const Act& act) { return act.what == Do::call && (act.fn == Fn::Send || act.fn == Fn::Recv); }
 bool is_collective_act(const Act& act) { return act.what == Do::call && !is_message(act) && act.count > 0; }
 
+const std::vector<Kind> kDiffer = {Kind::op_mismatch, Kind::count_mismatch, Kind::dtype_mismatch, Kind::redop_mismatch,
+                                   Kind::root_mismatch};
+const std::vector<Kind> kAbsent = {Kind::missing_call, Kind::left_early, Kind::p2p_unmatched};
+// The making of a communicator that lists no members may close a circle, too.
+const std::vector<Kind> kCircles = {Kind::order_inversion, Kind::cross_communicator_cycle, Kind::p2p_cycle,
+                                    Kind::group_mismatch, Kind::init_incomplete};
+
+std::vector<Kind> both(std::vector<Kind> a, const std::vector<Kind>& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
 class Breaker {
  public:
   Breaker(Random& random, Schedule& schedule) : random_(random), schedule_(schedule) {}
@@ -94,8 +106,9 @@ class Breaker {
       case FaultKind::never_starts:
       case FaultKind::held_by_device:
         return hold(kind);
+      default:
+        return false;  // a scene
     }
-    return false;
   }
 
   bool stop(Act act, std::vector<Kind> kinds) {
@@ -138,6 +151,9 @@ class Breaker {
     Act* act = find(is_collective_act);
     if (!act) return false;
     fault_.may_blame = {fault_.rank};
+    fault_.shifts = true;
+    fault_.kinds = both(kDiffer, kAbsent);
+    fault_.blameless = both(kDiffer, kCircles);  // ties, and what looks like another order
     if (members(act->comm).size() == 2 || kind == FaultKind::repeats) others_of(act->comm);
     if (kind == FaultKind::zero_count) act->count = 0, act->faulty = true;
     if (kind == FaultKind::repeats) insert(*act, at_);
@@ -172,6 +188,9 @@ class Breaker {
       if (!is_collective_act(b) || b.comm == a.comm) continue;
       std::swap(a, b);
       fault_.may_blame = {fault_.rank};
+      fault_.shifts = true;
+      fault_.kinds = both(kDiffer, kAbsent);
+      fault_.blameless = both(kDiffer, kCircles);
       return true;
     }
     return false;
@@ -190,6 +209,9 @@ class Breaker {
     }
     fault_.may_blame = {fault_.rank};
     fault_.if_doubtful = {peer};
+    fault_.shifts = true;
+    fault_.kinds = both(kAbsent, {Kind::p2p_size_mismatch});
+    fault_.blameless = both(kCircles, {Kind::p2p_size_mismatch});
     if (kind == FaultKind::drops_message) {
       erase(at_);
     } else {
@@ -234,6 +256,8 @@ class Breaker {
       for (Act& each : schedule_.programs[static_cast<size_t>(rank)])
         if (each.event == which.event && each.comm == which.comm && is_collective_act(each))
           each.seconds = std::numeric_limits<double>::infinity();
+    fault_.blameless = {Kind::stalled_together};
+    fault_.sharp = true;
     return true;
   }
 
@@ -252,6 +276,7 @@ class Breaker {
     insert(work, at_);
     fault_.may_blame = {fault_.rank};
     fault_.kinds = {kind == FaultKind::never_starts ? Kind::not_started : Kind::host_blocked};
+    fault_.sharp = true;
     return true;
   }
 
@@ -261,29 +286,33 @@ class Breaker {
   size_t at_ = 0;
 };
 
-constexpr const char* kNames[] = {
-    "none",           "stays-away",      "leaves",          "dies",
-    "other-count",    "other-dtype",     "other-redop",     "other-root",
-    "other-op",       "zero-count",      "skips",           "repeats",
-    "wrong-comm",     "swaps",           "drops-message",   "extra-message",
-    "message-size",   "both-send-first", "never-completes", "never-starts",
-    "held-by-device",
-};
+const std::vector<std::string>& names() {
+  static const std::vector<std::string> all = [] {
+    std::vector<std::string> made;
+#define LOCKSTEP_SIM_NAME(name) made.emplace_back(#name);
+    LOCKSTEP_SIM_FAULTS(LOCKSTEP_SIM_NAME)
+#undef LOCKSTEP_SIM_NAME
+    for (std::string& name : made) std::replace(name.begin(), name.end(), '_', '-');
+    return made;
+  }();
+  return all;
+}
 
 }  // namespace
 
-const char* fault_name(FaultKind kind) { return kNames[static_cast<size_t>(kind)]; }
+const char* fault_name(FaultKind kind) { return names()[static_cast<size_t>(kind)].c_str(); }
 
 const std::vector<FaultKind>& all_faults() {
   static const std::vector<FaultKind> all = [] {
     std::vector<FaultKind> kinds;
-    for (size_t i = 0; i < std::size(kNames); i++) kinds.push_back(static_cast<FaultKind>(i));
+    for (size_t i = 0; i < names().size(); i++) kinds.push_back(static_cast<FaultKind>(i));
     return kinds;
   }();
   return all;
 }
 
 std::optional<Fault> inject(Random& random, FaultKind kind, Schedule& schedule) {
+  if (is_scene(kind)) return inject_scene(random, kind, schedule);
   return Breaker(random, schedule).inject(kind);
 }
 

@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/demo/process.h"
-#include "tests/tools/schema.h"
+#include "tools/json_schema.h"
 #include "tests/verify/files.h"
 #include "tests/verify/made_dumps.h"
 

@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-namespace lockstep::test {
+namespace lockstep {
 
 std::vector<std::string> check_schema(const nlohmann::json& document, const nlohmann::json& schema);
 
-}  // namespace lockstep::test
+}  // namespace lockstep

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
-#include "tests/tools/schema.h"
+#include "tools/json_schema.h"
 
 #include <algorithm>
 #include <set>
 
-namespace lockstep::test {
+namespace lockstep {
 namespace {
 
 using nlohmann::json;
@@ -80,4 +80,4 @@ std::vector<std::string> check_schema(const json& document, const json& schema) 
   return checker.complaints;
 }
 
-}  // namespace lockstep::test
+}  // namespace lockstep
