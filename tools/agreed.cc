@@ -208,7 +208,8 @@ class AgreedCalls::File {
     }
     each_whole_block(comm.rows, [&](size_t first, uint64_t block) {
       if ((block + 1) * all_.block_ > comm.end) return;
-      const bool stays = all_.settled_ && comm.all->rows.stays(block);
+      // The row before the one that differs is what all agreed on last.
+      const bool stays = all_.settled_ && (comm.all->rows.stays(block) || comm.all->rows.stays(block + 1));
       uint64_t sum = 0;
       for (size_t i = first; i < first + all_.block_; i++) {
         const Call& row = call(comm.rows[i]);

@@ -9,6 +9,7 @@
 #include "interpose/abi/functions.h"
 #include "tools/explain_parts.h"
 #include "tools/lookup.h"
+#include "tools/runs.h"
 
 namespace lockstep {
 namespace {
@@ -345,6 +346,10 @@ void explain(const Evidence& evidence, Symbolizer& symbolizer, Diagnosis& diagno
     note_failed_init(evidence, finding);
     finding.summary = summary_of(evidence, finding);
     finding.next = next_of(finding);
+    const bool lacks_traces = finding.kind == Kind::missing_trace || !finding.traceless.empty();
+    if (lacks_traces && is_made_up(evidence.run.id))
+      finding.next +=
+          "; ranks that are started one by one need one folder (lockstep run --dir) and one LOCKSTEP_RUN_ID";
   }
 }
 

@@ -3,7 +3,11 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
+#include <optional>
+#include <set>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "interpose/abi/functions.h"
@@ -17,15 +21,56 @@ using trace::CommInfo;
 using trace::HostCall;
 using trace::TraceFile;
 
-// Up to which event everything on a stream, or on all of them, has completed.
-struct Proven {
-  std::unordered_map<uint64_t, uint64_t> by_stream;
-  uint64_t everywhere = 0;
+// A stream as it can be told from others: the default one may be each thread's own, and has the same handle in all.
+using StreamKey = std::pair<uint64_t, uint32_t>;
+StreamKey stream_of(uint64_t handle, uint32_t tid) {
+  constexpr uint64_t kPerThread = 2;  // cudaStreamPerThread; a program built for it passes 0
+  return {handle, handle == 0 || handle == kPerThread ? tid : 0};
+}
 
-  bool covers(const Call& call) const {
-    const auto stream = by_stream.find(call.stream);
-    return call.event < everywhere || (stream != by_stream.end() && call.event < stream->second);
+// Up to which event everything on a stream, or on all of a device, has completed.
+struct Proven {
+  std::map<StreamKey, uint64_t> by_stream;
+  std::map<int32_t, uint64_t> by_device;
+
+  bool covers(const Call& call, int32_t device) const {
+    const auto stream = by_stream.find(stream_of(call.stream, call.tid));
+    const auto all = by_device.find(device);
+    return (all != by_device.end() && call.event < all->second) ||
+           (stream != by_stream.end() && call.event < stream->second);
   }
+};
+
+// Which device a thread waits for, as its communicators tell: the only one of the process, else the only one that the
+// thread itself has called on. With several nobody knows which of them was current.
+class Devices {
+ public:
+  explicit Devices(const TraceFile& file) {
+    std::set<int32_t> all;
+    for (const CommInfo& comm : file.comms) {
+      of_comm_[comm.serial] = comm.device;
+      all.insert(comm.device);
+    }
+    if (all.size() == 1) only_ = *all.begin();
+    if (all.size() < 2) return;
+    for (const Call& call : file.calls)
+      if (const auto comm = of_comm_.find(call.comm); comm != of_comm_.end()) of_thread_[call.tid].insert(comm->second);
+  }
+  std::optional<int32_t> waited_for(uint32_t tid) const {
+    if (only_) return only_;
+    const auto its = of_thread_.find(tid);
+    if (its == of_thread_.end() || its->second.size() != 1) return std::nullopt;
+    return *its->second.begin();
+  }
+  int32_t of(uint32_t comm) const {
+    const auto its = of_comm_.find(comm);
+    return its == of_comm_.end() ? -1 : its->second;
+  }
+
+ private:
+  std::unordered_map<uint32_t, int32_t> of_comm_;
+  std::unordered_map<uint32_t, std::set<int32_t>> of_thread_;
+  std::optional<int32_t> only_;
 };
 
 enum class Proof : uint8_t { none, event_record, stream_wait, device_wait, event_wait };
@@ -36,11 +81,11 @@ Proof proof_of(uint16_t fn) {
     for (const abi::HostFunction& f : abi::kHostFunctions) {
       const auto is = [&](const char* piece) { return std::strstr(f.name, piece) != nullptr; };
       if (all.size() <= f.id) all.resize(f.id + size_t{1});
-      all[f.id] = is("EventRecord")         ? Proof::event_record
-                  : is("StreamSynchronize") ? Proof::stream_wait
-                  : is("DeviceSynchronize") ? Proof::device_wait
-                  : is("EventSynchronize")  ? Proof::event_wait
-                                            : Proof::none;
+      all[f.id] = is("EventRecord")                                 ? Proof::event_record
+                  : is("StreamSynchronize")                         ? Proof::stream_wait
+                  : is("DeviceSynchronize") || is("CtxSynchronize") ? Proof::device_wait
+                  : is("EventSynchronize")                          ? Proof::event_wait
+                                                                    : Proof::none;
     }
     return all;
   }();
@@ -49,9 +94,10 @@ Proof proof_of(uint16_t fn) {
 
 void raise(uint64_t& value, uint64_t to) { value = std::max(value, to); }
 
-Proven proven_by_waits(const TraceFile& file) {
+Proven proven_by_waits(const TraceFile& file, const Devices& devices) {
   struct Recorded {
-    uint64_t stream = 0, event = 0;
+    StreamKey stream;
+    uint64_t event = 0;
   };
   std::unordered_map<uint64_t, Recorded> events;  // by handle: where it was recorded last
   Proven proven;
@@ -59,13 +105,14 @@ Proven proven_by_waits(const TraceFile& file) {
     if (!call.returned || call.result != 0) continue;
     switch (proof_of(call.fn)) {
       case Proof::event_record:
-        events[call.object] = {call.other, call.event};
+        events[call.object] = {stream_of(call.other, call.tid), call.event};
         break;
       case Proof::stream_wait:
-        raise(proven.by_stream[call.object], call.event);
+        raise(proven.by_stream[stream_of(call.object, call.tid)], call.event);
         break;
       case Proof::device_wait:
-        raise(proven.everywhere, call.event);
+        if (const std::optional<int32_t> device = devices.waited_for(call.tid))
+          raise(proven.by_device[*device], call.event);
         break;
       case Proof::event_wait:
         if (const auto recorded = events.find(call.object); recorded != events.end())
@@ -90,12 +137,14 @@ bool is_enqueued(const Call& call) {
 
 void count_proven_completions(TraceFile& file) {
   if (file.host_calls.empty()) return;
-  const Proven proven = proven_by_waits(file);
+  const Devices devices(file);
+  const Proven proven = proven_by_waits(file, devices);
   std::unordered_map<uint32_t, uint64_t> completed;  // by communicator
   for (const Call& call : file.calls) {
     const abi::FunctionInfo* info = abi::find_function(call.fn);
     const bool counts = info && info->kind == abi::FunctionKind::collective && call.seq != UINT64_MAX && call.count > 0;
-    if (counts && is_enqueued(call) && proven.covers(call)) raise(completed[call.comm], call.seq + 1);
+    if (counts && is_enqueued(call) && proven.covers(call, devices.of(call.comm)))
+      raise(completed[call.comm], call.seq + 1);
   }
   for (CommInfo& comm : file.comms) {
     const auto count = completed.find(comm.serial);

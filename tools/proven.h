@@ -2,7 +2,9 @@
 //
 // What the host's own waits prove. The shim asks for completions from time to time, so that its counts lag behind, and
 // a process that ends suddenly takes the rest with it. But when a wait for a stream has come back, all that was put on
-// that stream before it has completed.
+// that stream before it has completed; a wait for an event proves what was there when the event was recorded, one for
+// the device all its streams. Only what is certain counts: not what was captured (its graph may never have been
+// launched), nor what stood in a group (it was launched by the group's end).
 
 #pragma once
 

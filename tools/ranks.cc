@@ -12,6 +12,7 @@
 #include "interpose/abi/functions.h"
 #include "tools/clocks.h"
 #include "tools/job.h"
+#include "tools/runs.h"
 
 namespace lockstep {
 namespace {
@@ -267,6 +268,17 @@ void sort_ranks(Run& run) {
   });
 }
 
+// That several run ids were taken for one run.
+void note_names(Run& run) {
+  std::set<std::string> names;
+  for (const Process& process : run.processes) names.insert(process.file.header.run_id);
+  if (names.size() < 2) return;
+  run.notes.push_back(
+      fmt::format("the ranks were started one by one, with {} run ids; they are taken for one run, since they share "
+                  "a folder, the size of the world and the time; one LOCKSTEP_RUN_ID for all of them says so for sure",
+                  names.size()));
+}
+
 Run make_run(std::vector<Process> processes) {
   Run run;
   run.notes = align_clocks(processes);
@@ -278,6 +290,7 @@ Run make_run(std::vector<Process> processes) {
     run.opened_wall_ns = std::min(run.opened_wall_ns, run.processes[i].file.header.opened_wall_ns);
     for (Rank& rank : ranks_of(run.processes[i], i, run.notes)) run.ranks.push_back(std::move(rank));
   }
+  note_names(run);
   settle_clashes(run);
   find_missing(run);
   adopt_last_number(run);
@@ -288,9 +301,10 @@ Run make_run(std::vector<Process> processes) {
 }  // namespace
 
 std::vector<Run> assemble_runs(std::vector<Process> processes) {
-  std::map<std::pair<std::string, uint32_t>, std::vector<size_t>> named;
+  ProcessesByRun named;
   for (size_t i = 0; i < processes.size(); i++)
     named[{processes[i].file.header.run_id, processes[i].file.header.restart_count}].push_back(i);
+  join_started_by_hand(processes, named);
 
   std::vector<Run> runs;
   for (const auto& [name, members] : named) {

@@ -11,6 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <fstream>
@@ -122,6 +123,7 @@ class Supervisor {
       if (Clock::now() >= next_beat_) beat();
       if (verdict_due_ && Clock::now() >= *verdict_due_) start_verdict();
       if (look_at_verdict()) return ended_by_verdict();
+      if (others_ended_theirs()) return ended_by_verdict();
     }
     return after_the_end();
   }
@@ -165,8 +167,10 @@ class Supervisor {
     const std::string request = read_request(launch_.folder);
     if (request.empty() || request == answered_) return;
     answered_ = request;
+    served_.push_back(request);
     traces_.take_snapshots(reason_of(request));
     if (!claim_verdict(launch_.folder, request)) return;
+    claimed_ = request;
     verdict_due_ = Clock::now() + (traces_.others_alive() ? kGraceShared : kGraceAlone);
     tries_left_ = reason_of(request) == 'r' ? kTries : 0;
   }
@@ -183,6 +187,13 @@ class Supervisor {
     return bad && *bad && options_.kill_on_hang;
   }
 
+  // Ranks that have a supervisor each, and no launcher that would end them all.
+  bool others_ended_theirs() const {
+    return options_.kill_on_hang && std::any_of(served_.begin(), served_.end(), [&](const std::string& request) {
+             return was_job_ended(launch_.folder, request);
+           });
+  }
+
   // A rank has said that it hangs, and the traces did not: on a busy machine some tell late how far they have come.
   void judge_once_more() {
     verdict_due_ = Clock::now() + kBeat * (1 << (kTries - tries_left_));
@@ -191,6 +202,7 @@ class Supervisor {
 
   int ended_by_verdict() {
     say("lockstep: ending the job (--kill-on-hang)\n");
+    if (!claimed_.empty()) note_job_ended(launch_.folder, claimed_);
     traces_.note_signal(SIGTERM);
     end_processes_below(getpid(), 0, kEndGraceMs);
     struct rusage usage = {};
@@ -221,7 +233,8 @@ class Supervisor {
   pid_t child_;
   int signals_, child_fd_;
   WatchedTraces traces_;
-  std::string answered_;
+  std::string answered_, claimed_;
+  std::vector<std::string> served_;  // requests
   VerdictProcess verdict_;
   std::optional<Clock::time_point> verdict_due_;
   int tries_left_ = 0;

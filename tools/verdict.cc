@@ -28,9 +28,13 @@ uint64_t hash_of(const std::string& text) {
   return hash;
 }
 
+std::string marker(const std::string& folder, const char* what, const std::string& of) {
+  return fmt::format("{}/.{}-{:016x}", folder, what, hash_of(of));
+}
+
 // The one who creates the file is the one.
 bool is_first(const std::string& folder, const char* what, const std::string& of) {
-  const std::string path = fmt::format("{}/.{}-{:016x}", folder, what, hash_of(of));
+  const std::string path = marker(folder, what, of);
   const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
   if (fd >= 0) close(fd);
   return fd >= 0 || errno != EEXIST;  // a folder that became read-only must not silence a verdict
@@ -84,6 +88,12 @@ int make_verdict(const std::string& folder, VerdictStyle style) {
 
 bool claim_verdict(const std::string& folder, const std::string& request) {
   return is_first(folder, "answered", request);
+}
+
+void note_job_ended(const std::string& folder, const std::string& request) { is_first(folder, "ended", request); }
+
+bool was_job_ended(const std::string& folder, const std::string& request) {
+  return access(marker(folder, "ended", request).c_str(), F_OK) == 0;
 }
 
 VerdictProcess::~VerdictProcess() { stop(); }

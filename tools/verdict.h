@@ -18,6 +18,9 @@ enum class VerdictStyle { full, one_line };
 
 // Who answers a request with a diagnosis: the first supervisor of the folder to ask.
 bool claim_verdict(const std::string& folder, const std::string& request);
+// That a job was ended for the verdict on that request: supervisors of its other ranks end theirs, too.
+void note_job_ended(const std::string& folder, const std::string& request);
+bool was_job_ended(const std::string& folder, const std::string& request);
 
 class VerdictProcess {
  public:

@@ -35,6 +35,14 @@ class Launcher : public testing::Test {
     words.insert(words.end(), {CLIENT, folder_.path("id"), fault, "1"});
     return words;
   }
+  // A shell for each rank: no launcher, and nobody gives them a common name.
+  Outcome by_hand(const std::string& fault) {
+    Words words{"env", "-u", "LOCKSTEP_RUN_ID",
+                "sh",  "-c", "for rank in 0 1 2; do RANK=$rank WORLD_SIZE=3 \"$@\" & done; wait"};
+    words.push_back("sh");
+    for (const std::string& word : supervised({}, fault)) words.push_back(word);
+    return run_program(words, 60s);
+  }
   nlohmann::json diagnose() {
     return nlohmann::json::parse(run_program({LOCKSTEP_CLI, "diagnose", "--json", traces_}, 20s).out, nullptr, false);
   }
@@ -95,6 +103,23 @@ TEST_F(Launcher, BelowAHang) {
   EXPECT_NE(outcome.status, 0);
   EXPECT_EQ(times(outcome.err, "lockstep: hung: rank 1 "), 1) << outcome.err;
   EXPECT_NE(outcome.err.find("stays_away"), std::string::npos) << outcome.err;
+  expect_verdict(diagnose(), "hung", "missing-call");
+  expect_nobody_left();
+}
+
+TEST_F(Launcher, ByHandHealthy) {
+  const Outcome outcome = by_hand("none");
+  const nlohmann::json verdict = diagnose();
+  EXPECT_EQ(verdict["status"], "healthy") << outcome.err << verdict.dump(1);
+  EXPECT_EQ(verdict["job"]["traces"], 3);
+  expect_nobody_left();
+}
+
+// Whoever gives the verdict ends its own rank only; the other supervisors follow.
+TEST_F(Launcher, ByHandAHang) {
+  const Outcome outcome = by_hand("stay");
+  EXPECT_EQ(times(outcome.err, "lockstep: hung: rank 1 "), 1) << outcome.err;
+  EXPECT_EQ(times(outcome.err, "ending the job"), 3) << outcome.err;
   expect_verdict(diagnose(), "hung", "missing-call");
   expect_nobody_left();
 }
