@@ -207,6 +207,10 @@ std::string summary_of(const Evidence& evidence, const Finding& finding) {
                          call_text(evidence, finding), ranks_text(evidence.run, finding.victims),
                          waiting_text(evidence, finding));
     case Kind::host_blocked:
+      if (std::all_of(finding.culprits.begin(), finding.culprits.end(),
+                      [&](size_t rank) { return evidence.stopped(rank) != Stopped::no; }))
+        return fmt::format("{} made {} and cannot go on{}", who(evidence.run, finding.culprits),
+                           call_text(evidence, finding), waiting_text(evidence, finding));
       return fmt::format("{} never made {}: it waits for the device, and not for anything of NCCL's{}",
                          who(evidence.run, finding.culprits), call_text(evidence, finding),
                          waiting_text(evidence, finding));
@@ -340,6 +344,21 @@ std::string ranks_text(const Run& run, const std::vector<size_t>& ranks) {
   return text.empty() ? "nobody" : text;
 }
 
+// Culprits that cannot go on because somebody has stopped them.
+void note_stopped(const Evidence& evidence, Finding& finding) {
+  const auto is_stopped = [&](size_t rank) { return evidence.stopped(rank) != Stopped::no; };
+  if (finding.severity != Severity::error || finding.culprits.empty() ||
+      !std::all_of(finding.culprits.begin(), finding.culprits.end(), is_stopped))
+    return;
+  const Stopped how = evidence.stopped(finding.culprits.front());
+  finding.summary += fmt::format("; {} {}", finding.culprits.size() == 1 ? "it is" : "each is", stopped_in_words(how));
+  finding.next =
+      how == Stopped::by_debugger
+          ? "let the debugger continue it, or detach; the others wait as long as it holds the process"
+          : "find out who stopped it: kill -STOP, Ctrl-Z, or a background process that read from or wrote to "
+            "its terminal; kill -CONT lets it go on";
+}
+
 void explain(const Evidence& evidence, Symbolizer& symbolizer, Diagnosis& diagnosis) {
   for (Finding& finding : diagnosis.findings) {
     if (finding.kind != Kind::idle && finding.kind != Kind::missing_trace) add_stacks(evidence, symbolizer, finding);
@@ -350,6 +369,7 @@ void explain(const Evidence& evidence, Symbolizer& symbolizer, Diagnosis& diagno
     if (lacks_traces && is_made_up(evidence.run.id))
       finding.next +=
           "; ranks that are started one by one need one folder (lockstep run --dir) and one LOCKSTEP_RUN_ID";
+    note_stopped(evidence, finding);
   }
 }
 

@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "tools/agreed.h"
+#include "tools/processes.h"
 #include "tools/proven.h"
 
 namespace lockstep {
@@ -105,6 +106,8 @@ Loaded load_one(const std::string& path) {
   loaded.process->file = std::move(*file);
   count_proven_completions(loaded.process->file);
   loaded.process->liveness = trace::look_alive(loaded.process->file);
+  if (loaded.process->liveness == trace::Liveness::alive)
+    loaded.process->state = state_of_process(loaded.process->file.header.pid);
   return loaded;
 }
 

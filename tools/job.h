@@ -27,6 +27,7 @@ struct Process {
   trace::TraceFile file;
   trace::Liveness liveness = trace::Liveness::elsewhere;
   std::map<uint32_t, uint64_t> messages_left_out;  // by communicator; see agreed.h
+  char state = 0;                                  // of a process that is alive here, as the kernel says; 0 = not known
 };
 
 struct Rank {

@@ -65,6 +65,28 @@ Life life_of(const Process& process) {
 
 }  // namespace
 
+Stopped how_stopped(const Process& process) {
+  const TraceFile& file = process.file;
+  const auto from_state = [](char state) {
+    return state == 'T' ? Stopped::by_signal : state == 't' ? Stopped::by_debugger : Stopped::no;
+  };
+  if (process.state) return from_state(process.state);
+  if (file.snapshots.empty()) return Stopped::no;
+  const trace::Snapshot& newest = file.snapshots.back();
+  constexpr int64_t kBeats = 2'500'000'000;
+  const int64_t lived = std::max(file.last_beat.mono_ns - kBeats, file.last_call.mono_ns);
+  if (newest.source != trace::SnapshotSource::ptrace || lived > newest.when.mono_ns) return Stopped::no;
+  const Stopped stopped = from_state(newest.state);
+  const bool all = std::all_of(file.snapshots.begin(), file.snapshots.end(), [&](const trace::Snapshot& shot) {
+    return shot.round != newest.round || shot.state == newest.state;
+  });
+  return all ? stopped : Stopped::no;
+}
+
+const char* stopped_in_words(Stopped stopped) {
+  return stopped == Stopped::by_debugger ? "stopped by a debugger" : "stopped by a signal or by job control";
+}
+
 std::vector<Life> lives_of(const Run& run) {
   std::vector<Life> lives;
   int64_t newest = 0;
@@ -73,7 +95,13 @@ std::vector<Life> lives_of(const Run& run) {
     newest = std::max(newest, lives.back().seen.wall_ns);
   }
   for (size_t i = 0; i < lives.size(); i++) {
+    // A stopped process gives no sign, but the kernel does for it.
+    const int64_t behind = newest - lives[i].seen.wall_ns;
+    if (lives[i].end == End::none && run.processes[i].state && how_stopped(run.processes[i]) != Stopped::no &&
+        behind > 0)
+      lives[i].seen.mono_ns += behind, lives[i].seen.wall_ns = newest;
     if (lives[i].end != End::none || run.processes[i].liveness == Liveness::alive) continue;
+    if (how_stopped(run.processes[i]) != Stopped::no) continue;
     if (!run.processes[i].file.heartbeat_known || newest - lives[i].seen.wall_ns < kSilence) continue;
     set_end(lives[i], End::vanished, 0, {});
     lives[i].guessed = true;

@@ -39,6 +39,12 @@ struct Life {
   bool tells_exit = true;   // an end by _exit would be on record: shims note it since format 2
 };
 
+// Does the process stand still, because somebody stopped it? By the kernel's word now, else by its newest snapshot,
+// when it has given no sign of life since.
+enum class Stopped { no, by_signal, by_debugger };
+Stopped how_stopped(const Process& process);
+const char* stopped_in_words(Stopped stopped);
+
 std::vector<Life> lives_of(const Run& run);  // by index into Run::processes
 
 // "was killed by signal 9 (SIGKILL)", "ended with exit status 3", "ended normally (exit status 0)", ...

@@ -74,8 +74,9 @@ void end_processes_below(pid_t pid, pid_t except, int grace_ms) {
     for (const pid_t child : descendants_of(pid)) {
       if (child == except || is_zombie(child)) continue;
       left++;
-      kill(child, signal);
-      if (signal == SIGTERM) kill(child, SIGCONT);  // a stopped process acts on SIGTERM only when it goes on
+      // A stopped process acts on SIGTERM only when it goes on, and then its trace would tell of another job.
+      const char state = signal == SIGTERM ? state_of_process(child) : '\0';
+      kill(child, state == 'T' || state == 't' ? SIGKILL : signal);
     }
     return left;
   };
@@ -95,6 +96,11 @@ std::optional<std::string> find_program(const std::string& name) {
     if (runs(candidate)) return candidate;
   }
   return std::nullopt;
+}
+
+char state_of_process(pid_t pid) {
+  const std::vector<std::string> fields = stat_fields(pid);
+  return fields.empty() ? '\0' : fields[0][0];
 }
 
 uint64_t start_ticks_of(pid_t pid) {

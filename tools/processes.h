@@ -27,4 +27,7 @@ std::optional<std::string> find_program(const std::string& name);
 // Field 22 of /proc/PID/stat: tells a reused pid. 0 = not known.
 uint64_t start_ticks_of(pid_t pid);
 
+// The letter of /proc/PID/stat: T = stopped by a signal, t = by a debugger; 0 = there is no such process.
+char state_of_process(pid_t pid);
+
 }  // namespace lockstep

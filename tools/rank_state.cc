@@ -15,7 +15,10 @@ namespace {
 
 std::string state_text(const Evidence& evidence, const Diagnosis& diagnosis, size_t rank) {
   const Life& life = evidence.life(rank);
-  std::string end = life.end == End::none ? "" : end_in_words(life);
+  std::string end = life.end != End::none ? end_in_words(life)
+                    : evidence.stopped(rank) != Stopped::no
+                        ? std::string("is ") + stopped_in_words(evidence.stopped(rank))
+                        : "";
   if (diagnosis.findings.empty() || !diagnosis.findings.front().comm || !diagnosis.findings.front().seq)
     return end.empty() ? "running" : end;
   const Finding& finding = diagnosis.findings.front();

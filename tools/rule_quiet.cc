@@ -50,6 +50,14 @@ void name_newest_call(const Evidence& evidence, size_t rank, Finding& finding) {
     }
 }
 
+// NCCL's own threads in a stopped process stand still, too, so that calls it has made do not get on.
+std::vector<size_t> stopped_ranks(const Evidence& evidence) {
+  std::vector<size_t> ranks;
+  for (size_t rank = 0; rank < evidence.run.ranks.size(); rank++)
+    if (evidence.life(rank).end != End::clean && evidence.stopped(rank) != Stopped::no) ranks.push_back(rank);
+  return ranks;
+}
+
 std::optional<Finding> stalled(const Evidence& evidence) {
   Finding finding;
   finding.kind = Kind::stalled_together;
@@ -72,6 +80,15 @@ std::optional<Finding> stalled(const Evidence& evidence) {
       finding.seq.reset();
       finding.expected.reset();
     }
+  }
+  if (std::vector<size_t> stopped = stopped_ranks(evidence); !stopped.empty()) {
+    finding.kind = Kind::host_blocked;
+    finding.hangs = true;
+    finding.culprits = std::move(stopped);
+    finding.confidence = Confidence::likely;
+    finding.doubts.push_back(
+        "nobody is missing from this call; that it waits for who is stopped follows from that alone");
+    return finding;
   }
   finding.doubts.push_back(
       "all ranks with a trace made the same calls; whether they started and completed on the device is not known");

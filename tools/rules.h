@@ -38,6 +38,7 @@ struct Evidence {
 
   const Life& life(size_t rank) const { return lives[run.ranks[rank].process]; }
   const trace::TraceFile& file(size_t rank) const { return run.process_of(rank).file; }
+  Stopped stopped(size_t rank) const { return how_stopped(run.process_of(rank)); }
   // For how long a rank has made no call that communicates, and none that it made has gone on, by its own clock.
   int64_t quiet(size_t rank) const {
     return life(rank).seen.mono_ns - std::max(worked[rank].mono_ns, moved[rank].mono_ns);
@@ -78,7 +79,8 @@ std::vector<Finding> find_mismatches(const Evidence& evidence);
 std::vector<Wait> find_waits(const Evidence& evidence, const std::vector<Finding>& mismatches);
 // How long a member has been waiting for a row by its own clocks; 0 = it does not wait for it.
 int64_t waited(const Evidence& evidence, const Member& member, uint64_t seq, trace::Time* since);
-// What the newest snapshot says of a rank: is one of its threads inside NCCL or in a wait for the device?
+// What the newest snapshot says of a rank: is one of its threads inside NCCL or in a wait for the device? A process
+// that somebody has stopped is in neither: it is held up by that.
 enum class Sits { waiting, elsewhere, unknown };
 Sits where_it_sits(const Evidence& evidence, size_t rank);
 

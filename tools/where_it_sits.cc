@@ -29,6 +29,7 @@ bool waits_for_device(const std::string& function) {
 Sits where_it_sits(const Evidence& evidence, size_t rank) {
   const Rank& who = evidence.run.ranks[rank];
   const trace::TraceFile& file = evidence.file(rank);
+  if (evidence.stopped(rank) != Stopped::no) return Sits::elsewhere;
   for (const trace::ThreadInfo& thread : file.threads)
     if ((thread.open_call || thread.open_wait) && is_its_thread(who, thread.tid)) return Sits::waiting;
   if (file.snapshots.empty() || file.snapshots.back().when.mono_ns < evidence.worked[rank].mono_ns)

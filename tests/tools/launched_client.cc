@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT
 //
 // A small NCCL program for any launcher that says RANK or OMPI_COMM_WORLD_RANK: two all-reduces, and a third that one
-// rank does not make, because it stays in a function of its own, or is killed. The unique id goes through a file.
+// rank does not make, because it stays in a function of its own, is killed, or is stopped. The unique id goes through a
+// file.
 //
-//   launched_client ID_FILE none|stay|kill RANK
+//   launched_client ID_FILE none|stay|kill|stop RANK
 
 #include <cuda_runtime.h>
 #include <nccl.h>
@@ -64,6 +65,7 @@ int main(int argc, char** argv) {
     if (i == 2 && rank == atoi(argv[3])) {
       if (strcmp(argv[2], "stay") == 0) stays_away();
       if (strcmp(argv[2], "kill") == 0) raise(SIGKILL);
+      if (strcmp(argv[2], "stop") == 0) raise(SIGSTOP);
     }
     if (ncclAllReduce(buffer, buffer, 1024, ncclFloat, ncclSum, comm, stream) != ncclSuccess) return 3;
     if (cudaStreamSynchronize(stream) != cudaSuccess) return 3;

@@ -124,6 +124,17 @@ TEST_F(Launcher, ByHandAHang) {
   expect_nobody_left();
 }
 
+// It must not be let go on by our ending the job: what is judged later is the same.
+TEST_F(Launcher, ByHandAStoppedRank) {
+  const Outcome outcome = by_hand("stop");
+  EXPECT_EQ(times(outcome.err, "lockstep: hung: rank 1 "), 1) << outcome.err;
+  EXPECT_NE(outcome.err.find("it is stopped by a signal or by job control"), std::string::npos) << outcome.err;
+  const nlohmann::json verdict = diagnose();
+  expect_verdict(verdict, "hung", "missing-call");
+  EXPECT_NE(verdict.dump().find("it is stopped by a signal"), std::string::npos) << verdict.dump(1);
+  expect_nobody_left();
+}
+
 TEST_F(Launcher, BelowADeath) {
   EXPECT_NE(below("kill").status, 0);
   expect_verdict(diagnose(), "failed", "died");
