@@ -10,7 +10,7 @@ namespace train {
 namespace {
 
 [[maybe_unused]] const bool kDevices = [] {
-  set_devices(8);
+  set_devices(64);
   return true;
 }();
 
@@ -92,6 +92,23 @@ TEST(Modes, ExpertParallel) {
       expect_equal("experts", kExperts, layout);
     }
   }
+}
+
+TEST(Modes, SixtyFourRanks) {
+  Job job = kTied;
+  job.steps = 1;
+  job.config.heads = 8;
+  Layout layout = layout_of(2, 4, 1, 8);
+  layout.micro_batches = 4;
+  for (const bool sequence : {false, true}) {
+    layout.sequence = sequence;
+    layout.schedule = sequence ? "zero-bubble" : "1f1b";
+    layout.shard = sequence ? "zero1" : "none";
+    expect_equal("wide", job, layout);
+  }
+  job.config.experts = 4;
+  layout.shape.ep = 2;
+  expect_equal("wide experts", job, layout);
 }
 
 TEST(Modes, AnOtherSeedIsSeen) {
