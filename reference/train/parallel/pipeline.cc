@@ -9,7 +9,6 @@ namespace train {
 Pipeline::Pipeline(const Schedule& schedule, const Comm& pp, const Stream& compute, Memory& memory, Dtype dtype,
                    int64_t elements, FakeCompute fake)
     : plan_(plan_stage(schedule, pp.rank())),
-      pp_(pp),
       compute_(compute),
       fake_(fake),
       arrived_(static_cast<size_t>(plan_.inbox)),
@@ -18,30 +17,36 @@ Pipeline::Pipeline(const Schedule& schedule, const Comm& pp, const Stream& compu
       made_(static_cast<size_t>(plan_.outbox)) {
   for (int i = 0; i < plan_.inbox; ++i) inbox_.push_back(memory.allocate(Purpose::activations, dtype, elements));
   for (int i = 0; i < plan_.outbox; ++i) outbox_.push_back(memory.allocate(Purpose::activations, dtype, elements));
+  open_channels(channels_, pp, schedule.chunks > 1, memory.allocate(Purpose::workspace, dtype, 1));
 }
 
 void Pipeline::run(const Passes& passes) {
-  for (const PipelineStep& step : plan_.steps)
-    if (step.posts.empty())
-      compute(step, passes);
-    else
-      exchange(step.posts);
+  for (const PipelineStep& step : plan_.steps) {
+    for (const Post& post : step.receives) receive(post);
+    compute(step, passes);
+  }
   for (const std::vector<Event>* done : {&arrived_, &sent_})
     for (const Event& event : *done) compute_.wait(event);
 }
 
-// Both directions in one group: neither side waits for the other's turn.
-void Pipeline::exchange(const std::vector<Post>& posts) {
-  for (const Post& post : posts) messages_.wait((post.send ? made_ : released_)[static_cast<size_t>(post.buffer)]);
-  {
-    const Group group;
-    for (const Post& post : posts)
-      if (post.send)
-        pp_.send(outbox_[static_cast<size_t>(post.buffer)], post.peer, messages_);
-      else
-        pp_.receive(inbox_[static_cast<size_t>(post.buffer)], post.peer, messages_);
-  }
-  for (const Post& post : posts) messages_.record((post.send ? sent_ : arrived_)[static_cast<size_t>(post.buffer)]);
+void Pipeline::receive(const Post& post) {
+  const Channel& channel = post.forward ? channels_.activations_in : channels_.gradients_in;
+  const auto buffer = static_cast<size_t>(post.buffer);
+  channel.stream.wait(released_[buffer]);
+  channel.comm.receive(inbox_[buffer], 0, channel.stream);
+  channel.stream.record(arrived_[buffer]);
+}
+
+void Pipeline::send(const Post& post, View result) {
+  const Channel& channel = post.forward ? channels_.activations_out : channels_.gradients_out;
+  const auto buffer = static_cast<size_t>(post.buffer);
+  compute_.wait(sent_[buffer]);  // what was in it before
+  check(cudaMemcpyAsync(outbox_[buffer].data, result.data, result.bytes(), cudaMemcpyDeviceToDevice, compute_.get()),
+        "cudaMemcpyAsync");
+  compute_.record(made_[buffer]);
+  channel.stream.wait(made_[buffer]);
+  channel.comm.send(outbox_[buffer], 1, channel.stream);
+  channel.stream.record(sent_[buffer]);
 }
 
 void Pipeline::compute(const PipelineStep& step, const Passes& passes) {
@@ -70,13 +75,7 @@ void Pipeline::compute(const PipelineStep& step, const Passes& passes) {
       sleep(fake_.weight);
       break;
   }
-  if (step.output >= 0) {
-    const auto buffer = static_cast<size_t>(step.output);
-    compute_.wait(sent_[buffer]);  // what was in it before
-    check(cudaMemcpyAsync(outbox_[buffer].data, result.data, result.bytes(), cudaMemcpyDeviceToDevice, compute_.get()),
-          "cudaMemcpyAsync");
-    compute_.record(made_[buffer]);
-  }
+  for (const Post& post : step.sends) send(post, result);
   for (const int buffer : step.releases) compute_.record(released_[static_cast<size_t>(buffer)]);
 }
 

@@ -4,10 +4,10 @@
 // cut into pieces of consecutive modules, one or several a stage, and micro-batches move through them. This is the
 // runtime: it executes the plan of a stage (pipeline_plan.h), whatever schedule it came from.
 //
-// Passes are enqueued on the compute stream, messages on a stream of their own. Results are copied to an outbox before
-// they are sent, so that the memory of a pass is free for the next one; what arrives stays in its inbox buffer until
-// the weight pass that reads it last is done. Three kinds of events order the two streams: made (a result is in the
-// outbox), arrived or sent (a group of messages is done), and released (the last reader of an inbox buffer is done).
+// Passes are enqueued on the compute stream, messages on a stream for each channel (pipeline_channels.h). Results are
+// copied to an outbox before they are sent, so that the memory of a pass is free for the next one; what arrives stays
+// in its inbox buffer until the weight pass that reads it last is done. Events order the streams: made (a result is in
+// the outbox), arrived and sent (a message is done), and released (the last reader of an inbox buffer is done).
 
 #pragma once
 
@@ -16,6 +16,7 @@
 
 #include "reference/train/core/comm.h"
 #include "reference/train/core/device.h"
+#include "reference/train/parallel/pipeline_channels.h"
 #include "reference/train/parallel/pipeline_plan.h"
 
 namespace train {
@@ -37,7 +38,7 @@ struct FakeCompute {
 
 class Pipeline {
  public:
-  // `elements`: of one message, the activations of a micro-batch between two modules on this rank.
+  // All stages together. `elements`: of one message, the activations of a micro-batch between two modules on this rank.
   Pipeline(const Schedule& schedule, const Comm& pp, const Stream& compute, Memory& memory, Dtype dtype,
            int64_t elements, FakeCompute fake = {});
 
@@ -48,15 +49,15 @@ class Pipeline {
   const PipelinePlan& plan() const { return plan_; }
 
  private:
-  void exchange(const std::vector<Post>& posts);
+  void receive(const Post& post);
+  void send(const Post& post, View result);
   void compute(const PipelineStep& step, const Passes& passes);
   void sleep(double microseconds);
 
   const PipelinePlan plan_;
-  const Comm& pp_;
   const Stream& compute_;
   const FakeCompute fake_;
-  Stream messages_;
+  Channels channels_;
   std::vector<View> inbox_, outbox_;
   std::vector<Event> arrived_, released_, sent_, made_;  // by buffer
 };

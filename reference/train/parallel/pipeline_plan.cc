@@ -3,132 +3,130 @@
 #include "reference/train/parallel/pipeline_plan.h"
 
 #include <algorithm>
+#include <array>
+#include <deque>
 #include <map>
 #include <tuple>
-
-#include "reference/train/parallel/schedule_simulate.h"
 
 namespace train {
 namespace {
 
-// Numbers that are handed out, taken back as of a time, and handed out again.
+// Results of each direction that may be on their way at once.
+constexpr int kOutbox = 2;
+
+// Numbers that are handed out, taken back, and handed out again: the one that has been free for longest first, since
+// whoever had it last is the likeliest to be done.
 class Pool {
  public:
-  int take(int64_t now) {
-    const auto free = std::find_if(free_at_.begin(), free_at_.end(), [&](int64_t at) { return at <= now; });
-    const auto number = static_cast<int>(free - free_at_.begin());
-    if (free == free_at_.end()) free_at_.push_back(0);
-    free_at_[static_cast<size_t>(number)] = kTaken;
+  Pool(int first, int size) {
+    for (int i = 0; i < size; ++i) free_.push_back(first + i);
+  }
+  bool empty() const { return free_.empty(); }
+  int take() {
+    const int number = free_.front();
+    free_.pop_front();
     return number;
   }
-  void give_back(int number, int64_t when) { free_at_[static_cast<size_t>(number)] = when; }
-  int size() const { return static_cast<int>(free_at_.size()); }
+  void give_back(int number) { free_.push_back(number); }
 
  private:
-  static constexpr int64_t kTaken = INT64_MAX;
-  std::vector<int64_t> free_at_;
+  std::deque<int> free_;
 };
 
-struct Message {
-  int64_t time;
-  int from, to;  // pieces of the model
-  int micro_batch;
-  bool forward() const { return from < to; }
-};
-
-std::vector<Message> messages_of(const Schedule& schedule, const Timing& timing) {
-  const int last = schedule.stages * schedule.chunks - 1;
-  std::vector<Message> messages;
-  for (int stage = 0; stage < schedule.stages; ++stage)
-    for (size_t i = 0; i < schedule.actions[static_cast<size_t>(stage)].size(); ++i) {
-      const Action& action = schedule.actions[static_cast<size_t>(stage)][i];
-      const int piece = action.chunk * schedule.stages + stage;
-      const int64_t end = timing.spans[static_cast<size_t>(stage)][i].end;
-      if (action.pass == Pass::forward && piece < last) messages.push_back({end, piece, piece + 1, action.micro_batch});
-      if ((action.pass == Pass::input || action.pass == Pass::backward) && piece > 0)
-        messages.push_back({end, piece, piece - 1, action.micro_batch});
-    }
-  std::sort(messages.begin(), messages.end(), [](const Message& a, const Message& b) {
-    return std::tie(a.time, a.from, a.to, a.micro_batch) < std::tie(b.time, b.from, b.to, b.micro_batch);
-  });
-  return messages;
-}
+bool ends(const Action& action) { return action.pass == Pass::weight || action.pass == Pass::backward; }
 
 class Planner {
  public:
   Planner(const Schedule& schedule, int stage)
-      : schedule_(schedule), stage_(stage), last_(schedule.stages * schedule.chunks - 1) {}
+      : stages_(schedule.stages),
+        stage_(stage),
+        last_(schedule.stages * schedule.chunks - 1),
+        list_(schedule.actions[static_cast<size_t>(stage)]) {}
 
   PipelinePlan plan() {
-    const Timing timing = simulate(schedule_, {});
-    const std::vector<Message> messages = messages_of(schedule_, timing);
-    auto next = messages.begin();
-    const auto post_until = [&](int64_t time) {
-      while (next != messages.end() && next->time <= time) {
-        PipelineStep step;
-        for (const int64_t now = next->time; next != messages.end() && next->time == now; ++next) post(*next, step);
-        if (!step.posts.empty()) plan_.steps.push_back(step);
+    size_inbox();
+    Pool slots(0, plan_.slots);
+    for (const Action& action : list_) {
+      PipelineStep step;
+      step.action = action;
+      const Key input(true, action.micro_batch, action.chunk), grad(false, action.micro_batch, action.chunk);
+      const bool forward = action.pass == Pass::forward;
+      post_receives(step);
+      if (forward) slot_[input] = slots.take();
+      step.slot = slot_.at(input);
+      if (forward && receives(input)) step.input = arrived_.at(input);
+      if (!forward && receives(grad)) step.output_grad = arrived_.at(grad);
+      if (action.pass != Pass::weight && piece(action) != (forward ? last_ : 0))
+        step.sends.push_back({forward, action.micro_batch, action.chunk, next_outbox(forward)});
+      if (ends(action)) {
+        slots.give_back(step.slot);
+        for (const Key& key : {input, grad}) release(key, step);
       }
-    };
-    const std::vector<Action>& list = schedule_.actions[static_cast<size_t>(stage_)];
-    for (size_t i = 0; i < list.size(); ++i) {
-      const Span span = timing.spans[static_cast<size_t>(stage_)][i];
-      post_until(span.begin);
-      pass(list[i], span);
+      plan_.steps.push_back(step);
     }
-    post_until(timing.makespan);
-    plan_.slots = slots_.size();
-    plan_.inbox = inbox_.size();
-    plan_.outbox = outbox_.size();
     return plan_;
   }
 
  private:
   using Key = std::tuple<bool, int, int>;  // activations?, micro-batch, chunk of this stage
 
-  void post(const Message& message, PipelineStep& step) {
-    const int from = message.from % schedule_.stages, to = message.to % schedule_.stages;
-    if (from == stage_) {
-      const int chunk = message.from / schedule_.stages;
-      const int buffer = leaving_.at({message.forward(), message.micro_batch, chunk});
-      step.posts.push_back({true, to, message.forward(), message.micro_batch, chunk, buffer});
-      outbox_.give_back(buffer, message.time + 1);  // on its way for as long as a pass
+  int piece(const Action& action) const { return action.chunk * stages_ + stage_; }
+  bool receives(const Key& key) const { return std::get<2>(key) * stages_ + stage_ != (std::get<0>(key) ? 0 : last_); }
+
+  // Of each direction as many buffers as are in use at once, and one for what comes next.
+  void size_inbox() {
+    std::array<int, 2> in_use{}, most{};
+    int now = 0;
+    for (const Action& action : list_) {
+      const bool forward = action.pass == Pass::forward;
+      if (forward) plan_.slots = std::max(plan_.slots, ++now);
+      if (const Key key(forward, action.micro_batch, action.chunk); action.pass != Pass::weight && receives(key)) {
+        expected_[forward].push_back(key);
+        most[forward] = std::max(most[forward], ++in_use[forward]);
+      }
+      if (!ends(action)) continue;
+      --now;
+      for (const bool kind : {false, true})
+        if (receives({kind, action.micro_batch, action.chunk})) --in_use[kind];
     }
-    if (to == stage_) {
-      const int chunk = message.to / schedule_.stages, buffer = inbox_.take(message.time);
-      arrived_[{message.forward(), message.micro_batch, chunk}] = buffer;
-      step.posts.push_back({false, from, message.forward(), message.micro_batch, chunk, buffer});
+    for (const bool kind : {false, true}) {
+      if (most[kind] == 0) continue;
+      free_[kind] = Pool(plan_.inbox, most[kind] + 1);
+      plan_.inbox += most[kind] + 1;
     }
   }
 
-  void pass(const Action& action, Span span) {
-    const Key input(true, action.micro_batch, action.chunk), output_grad(false, action.micro_batch, action.chunk);
-    const int piece = action.chunk * schedule_.stages + stage_;
-    PipelineStep step;
-    step.action = action;
-    if (action.pass == Pass::forward) slot_[input] = slots_.take(span.begin);
-    step.slot = slot_.at(input);
-    if (action.pass == Pass::forward && piece > 0) step.input = arrived_.at(input);
-    if (action.pass != Pass::forward && piece < last_) step.output_grad = arrived_.at(output_grad);
-    const bool forward = action.pass == Pass::forward;
-    if (action.pass != Pass::weight && piece != (forward ? last_ : 0))
-      step.output = leaving_[forward ? input : output_grad] = outbox_.take(span.begin);
-    if (action.pass == Pass::weight || action.pass == Pass::backward) {
-      slots_.give_back(step.slot, span.end);
-      for (const Key& key : {input, output_grad})
-        if (const auto buffer = arrived_.find(key); buffer != arrived_.end()) {
-          inbox_.give_back(buffer->second, span.end);
-          step.releases.push_back(buffer->second);
-        }
-    }
-    plan_.steps.push_back(step);
+  void post_receives(PipelineStep& step) {
+    for (const bool kind : {false, true})
+      while (!expected_[kind].empty() && !free_[kind].empty()) {
+        const Key key = expected_[kind].front();
+        expected_[kind].pop_front();
+        arrived_[key] = free_[kind].take();
+        step.receives.push_back({kind, std::get<1>(key), std::get<2>(key), arrived_[key]});
+      }
   }
 
-  const Schedule& schedule_;
-  int stage_, last_;
+  void release(const Key& key, PipelineStep& step) {
+    if (!receives(key)) return;
+    free_[std::get<0>(key)].give_back(arrived_.at(key));
+    step.releases.push_back(arrived_.at(key));
+  }
+
+  int next_outbox(bool forward) {
+    if (sent_[forward] == 0) {
+      first_[forward] = plan_.outbox;
+      plan_.outbox += kOutbox;
+    }
+    return first_[forward] + sent_[forward]++ % kOutbox;
+  }
+
+  const int stages_, stage_, last_;
+  const std::vector<Action>& list_;
   PipelinePlan plan_;
-  Pool slots_, inbox_, outbox_;
-  std::map<Key, int> slot_, arrived_, leaving_;
+  std::array<std::deque<Key>, 2> expected_;  // by direction, in the order of the passes that need them
+  std::array<Pool, 2> free_{Pool(0, 0), Pool(0, 0)};
+  std::array<int, 2> sent_{}, first_{};  // of the outbox: messages so far, first buffer
+  std::map<Key, int> slot_, arrived_;
 };
 
 }  // namespace

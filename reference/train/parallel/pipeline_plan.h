@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: MIT
 //
 // What one stage of a pipeline does, in the order in which it is enqueued: a schedule's passes with the messages
-// between them, and the memory each uses. Arithmetic only.
+// between them, and the memory each uses. Arithmetic only; no pass has a length here, so that the plan is right for
+// any.
 //
-// Why nothing deadlocks. The simulation gives every message a time, the end of the pass that makes it. A stage posts
-// all it sends and receives at one time as one group, and its groups in the order of time, whatever its neighbours do
-// meanwhile. So the earliest group that is not done waits for nothing but passes before its time, which wait for
-// nothing but groups before theirs. That holds for two stages too, where both directions, and with chunks both ends of
-// the model, meet the same peer: what meets at one time is in one group, and what does not is in the same order on both
-// sides.
+// A stage has four channels, each with an order of its own and independent of the others: activations from the stage
+// before and to the one after, gradients the other way (between the ends of the model, too, where stages have several
+// chunks). What is made is sent at once. A receive is posted as soon as there is memory for what comes, long before the
+// pass that needs it, and nothing but that pass waits for it.
+//
+// Why nothing deadlocks. Both ends of a channel see its messages in the same order. A receive waits for memory that
+// passes before its own pass give back, and a send for its receive: so whoever waits waits for passes that the schedule
+// has earlier, and a schedule that does not wait for itself (schedule_simulate.h) comes to its end.
 
 #pragma once
 
@@ -18,21 +21,19 @@ namespace train {
 
 // One end of a message: the activations of a piece of the model for the next one, or gradients for the one before.
 struct Post {
-  bool send;
-  int peer;                // stage
   bool forward;            // activations
   int micro_batch, chunk;  // of the pass on this stage that made it or that needs it
-  int buffer;              // of the inbox or of the outbox
+  int buffer;              // of the outbox or of the inbox
   bool operator==(const Post&) const = default;
 };
 
 struct PipelineStep {
-  std::vector<Post> posts;  // not empty: a group of messages. Else a pass:
+  std::vector<Post> receives;  // posted before the pass
   Action action{};
   int slot = 0;               // memory of this micro-batch and chunk between its passes
   int input = -1;             // buffer of the inbox that holds its activations, -1: the model begins here
   int output_grad = -1;       // likewise, -1: the model ends here, or this is a forward pass
-  int output = -1;            // buffer of the outbox, -1: nobody waits for the result
+  std::vector<Post> sends;    // the result, after the pass: one, or none where nobody waits for it
   std::vector<int> releases;  // buffers of the inbox that nobody reads after this pass
 };
 

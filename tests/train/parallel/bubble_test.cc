@@ -48,9 +48,7 @@ TEST_P(Bubble, IsThatOfTheFormulaWithinATenth) {
   const auto [name, stages, micro_batches, chunks] = GetParam();
   const Schedule schedule = make_schedule(name, stages, micro_batches, chunks);
   constexpr double kUnit = 0.008;  // seconds of a unit of cost
-  // Messages are posted in the order in which passes of equal length would want them. ZB-H1 leaves no room beside them:
-  // of lengths 10, 12 and 8 its bubble is a fifth above the formula.
-  const Costs costs = schedule.name == "zero-bubble" ? Costs{10, 10, 10} : Costs{10, 12, 8};
+  const Costs costs{10, 12, 8};
   const FakeCompute fake{costs.forward * kUnit * 1e6, costs.input * kUnit * 1e6, costs.weight * kUnit * 1e6};
   const int64_t passes = micro_batches * chunks;
   const double bubble =

@@ -60,7 +60,9 @@ TEST(CallsOfModes, Pipeline) {
     w.accum = 4;
     expect_calls(w);
     int64_t sent = 0;
-    for (int rank = 0; rank < 2; ++rank) sent += formula(w, rank)[{"pp", "Send", "float32"}].calls;
+    for (int rank = 0; rank < 2; ++rank)
+      for (const char* direction : {"pp-activations", "pp-gradients"})
+        sent += formula(w, rank)[{direction, "Send", "float32"}].calls;
     EXPECT_EQ(sent, 2 * w.accum * (2 * w.chunks - 1));
   }
   expect_calls(work({.pp = 4}));

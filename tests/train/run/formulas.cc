@@ -114,7 +114,13 @@ void add_pipeline(const Here& h, Calls& calls) {
   const int64_t message = h.activations() / (h.work.sequence ? h.shape.tp : 1);
   const int64_t from_before = h.m * (h.work.chunks - (h.first ? 1 : 0)),
                 to_next = h.m * (h.work.chunks - (h.last ? 1 : 0));
-  for (const char* function : {"Send", "Recv"}) calls[{"pp", function, kFloat}].add(from_before + to_next, message);
+  const auto add = [&](const char* comm, const char* function, int64_t times) {
+    if (times > 0) calls[{comm, function, kFloat}].add(times, message);
+  };
+  add("pp-activations", "Recv", from_before);
+  add("pp-activations", "Send", to_next);
+  add("pp-gradients", "Recv", to_next);
+  add("pp-gradients", "Send", from_before);
   calls[{"pp", "AllReduce", kDouble}].add(1, 1);  // the loss
   if (h.first || h.last)
     calls[{"ends", "AllReduce", kFloat}].add(
