@@ -134,12 +134,12 @@ void begin_call(Call& call, Fn fn, FunctionKind kind, const CallArgs& args) {
     recorder.ready.store(recorder.epoch.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   }
   ThreadState& thread = known_thread();
-  if (enqueues(kind)) return begin_operation(call, thread, fn, kind, args);
+  if (enqueues(kind)) return begin_operation<false>(call, thread, fn, kind, args);
 
   const uint64_t stamp = stamp_now(recorder.tsc);
-  enter_recorder(call, thread, args);
+  enter_recorder<false>(call, thread, args);
   call.made = nullptr;
-  BeginFields f = begin_fields(thread, fn, args, call.comm, false, stamp);
+  BeginFields f = begin_fields<false>(thread, fn, args, call.comm, false, stamp);
   f.native_stack = capture_stack();
   call.record = trace::reserve(recorder.trace, thread.cursor, call.begin);
   if (kind == FunctionKind::group_start || kind == FunctionKind::group_end)
@@ -157,7 +157,7 @@ void end_call(Call& call, Fn fn, FunctionKind kind, const CallArgs& args, ncclRe
     if (group) follow_group(thread, fn, result);
     return;
   }
-  if (enqueues(kind)) return end_operation(call, thread, fn, kind, args, result);
+  if (enqueues(kind)) return end_operation<false>(call, thread, fn, kind, args, result);
 
   const uint64_t stamp = stamp_now(recorder.tsc);
   uint32_t comm = call.comm ? call.comm->serial : 0;

@@ -63,19 +63,15 @@ struct MarksNow {
 };
 MarksNow latest_marks();
 inline MarksNow marks_of(const ThreadState& thread) {
-  if (!thread.mark_bits && recorder.trace.status->process_marks.load(std::memory_order_relaxed)) return latest_marks();
-  return {thread.step, static_cast<uint16_t>(thread.mark_bits)};
+  if (__builtin_expect(!thread.mark_bits, 0) && recorder.trace.status->process_marks.load(std::memory_order_relaxed))
+    return latest_marks();
+  return {thread.step, thread.mark_bits};
 }
 
 void note_unique_id(const void* id);  // one that NCCL made for itself inside another call (ncclCommInitAll does)
 
 inline bool passes_unrecorded() {
   return recorder.state.load(std::memory_order_relaxed) == Recording::off || (this_thread.depth & kInRecorder) != 0;
-}
-
-// Nothing has to be looked up or made for this thread any more: the hooks take the short way (operation.h).
-inline bool is_prepared(const ThreadState& thread) {
-  return thread.epoch == recorder.ready.load(std::memory_order_relaxed) && (thread.depth & kInRecorder) == 0;
 }
 
 }  // namespace lockstep::shim

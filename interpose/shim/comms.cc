@@ -15,6 +15,7 @@
 #include "interpose/abi/nccl.h"
 #include "interpose/shim/clock.h"
 #include "interpose/shim/driver.h"
+#include "interpose/shim/keep_errno.h"
 #include "interpose/shim/real.h"
 #include "interpose/shim/recorder.h"
 #include "interpose/shim/states.h"
@@ -37,7 +38,8 @@ bool prepare_barriers() {
   return have_barriers;
 }
 
-void HoldNumbers::lock(Comm& comm) {
+void lock_numbers(Comm& comm) {
+  const KeepErrno keep;
   while (comm.numbering.exchange(1, std::memory_order_acquire) != 0) sched_yield();
   if (comm.shared.load(std::memory_order_relaxed)) return;
   const void* nobody = nullptr;

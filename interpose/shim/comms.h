@@ -50,25 +50,39 @@ class Hold {
 // that it is at the numbers by a plain store and looks whether somebody else has come. A second thread, when it comes for
 // the first time, says so, makes the kernel run a barrier on all processors (membarrier), waits until the first is done,
 // and from then on all take the lock. Where the kernel has no membarrier all take it always.
+inline bool own_numbers(Comm& comm) {
+  if (__builtin_expect(comm.user.load(std::memory_order_relaxed) != &this_thread, 0)) return false;
+  comm.busy.store(1, std::memory_order_relaxed);
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  if (__builtin_expect(comm.shared.load(std::memory_order_relaxed) == 0, 1)) return true;
+  comm.busy.store(0, std::memory_order_release);
+  return false;
+}
+void lock_numbers(Comm& comm);
+
 class HoldNumbers {
  public:
-  explicit HoldNumbers(Comm& comm) : comm_(comm) {
-    if (__builtin_expect(comm.user.load(std::memory_order_relaxed) == &this_thread, 1)) {
-      comm.busy.store(1, std::memory_order_relaxed);
-      std::atomic_signal_fence(std::memory_order_seq_cst);
-      if (__builtin_expect(comm.shared.load(std::memory_order_relaxed) == 0, 1)) return;
-      comm.busy.store(0, std::memory_order_release);
-    }
-    locked_ = true;
-    lock(comm);
+  explicit HoldNumbers(Comm& comm) : held_(own_numbers(comm) ? &comm.busy : &comm.numbering) {
+    if (held_ == &comm.numbering) lock_numbers(comm);
   }
-  ~HoldNumbers() { (locked_ ? comm_.numbering : comm_.busy).store(0, std::memory_order_release); }
+  ~HoldNumbers() { held_->store(0, std::memory_order_release); }
 
  private:
-  static void lock(Comm& comm);
-  Comm& comm_;
-  bool locked_ = false;
+  std::atomic<uint32_t>* held_;
 };
+
+// The same for the hot path: `change` stands there twice, so that the usual case is a straight line.
+template <class Change>
+__attribute__((always_inline)) inline void with_numbers(Comm& comm, Change change) {
+  if (__builtin_expect(own_numbers(comm), 1)) {
+    change();
+    comm.busy.store(0, std::memory_order_release);
+  } else {
+    lock_numbers(comm);
+    change();
+    comm.numbering.store(0, std::memory_order_release);
+  }
+}
 bool prepare_barriers();  // once, when recording starts
 
 // A counter that is only changed under a lock: readers outside see whole values, and changing it costs no locked instruction.

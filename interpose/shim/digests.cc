@@ -11,6 +11,7 @@
 #include "interpose/shim/clock.h"
 #include "interpose/shim/comms.h"
 #include "interpose/shim/driver.h"
+#include "interpose/shim/keep_errno.h"
 #include "interpose/shim/memory.h"
 #include "interpose/shim/recorder.h"
 #include "interpose/trace/digest.h"
@@ -116,6 +117,7 @@ bool is_wanted(Fn fn) {
 
 DigestJob describe_digest(Fn fn, const Comm& comm, uint64_t sendbuff, uint64_t recvbuff, uint64_t count, int32_t dtype,
                           int32_t root, uint64_t stream, uint64_t call, uint64_t seq) {
+  const KeepErrno keep;
   const int32_t ranks = comm.slot->nranks, rank = comm.slot->rank;
   if (!driver || ranks <= 0 || rank < 0 || !is_wanted(fn)) return {};
   const uint64_t one = count * abi::dtype_size(dtype), all = one * static_cast<uint64_t>(ranks);
@@ -137,7 +139,13 @@ DigestJob describe_digest(Fn fn, const Comm& comm, uint64_t sendbuff, uint64_t r
           static_cast<uint16_t>(fn)};
 }
 
-void digest_input(DigestJob job) { put_into_stream(job, false); }
-void digest_output(DigestJob job) { put_into_stream(job, true); }
+void digest_input(DigestJob job) {
+  const KeepErrno keep;
+  put_into_stream(job, false);
+}
+void digest_output(DigestJob job) {
+  const KeepErrno keep;
+  put_into_stream(job, true);
+}
 
 }  // namespace lockstep::shim

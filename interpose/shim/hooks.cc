@@ -71,27 +71,25 @@ ncclResult_t without_real(abi::Fn fn) {
   constexpr auto function_kind = lockstep::abi::FunctionKind::kind;                                \
   using Function = result(*) LOCKSTEP_PARAMS(__VA_ARGS__);                                         \
   static_assert(std::is_same_v<result, ncclResult_t>);                                             \
-  const unsigned caller = copy_around(__builtin_return_address(0));                                \
-  const auto real = real_as<Function>(caller == kCopies ? which : caller, fn);                      \
-  if (__builtin_expect(!real, 0)) return without_real(fn);                                         \
   if constexpr (enqueues(function_kind)) {                                                         \
     ThreadState& thread = this_thread;                                                             \
-    if (__builtin_expect(caller == kCopies && is_prepared(thread), 1)) {                           \
-      CallArgs args;                                                                               \
-      LOCKSTEP_EACH(LOCKSTEP_TAKE __VA_OPT__(, ) __VA_ARGS__)                                      \
-      args.copy = which;                                                                           \
-      int kept = *thread.error;                                                                    \
+    CallArgs args;                                                                                 \
+    LOCKSTEP_EACH(LOCKSTEP_TAKE __VA_OPT__(, ) __VA_ARGS__)                                        \
+    args.copy = which;                                                                             \
+    const auto real = reinterpret_cast<Function>(known_function(which, fn));                        \
+    if (__builtin_expect(real && is_outside(__builtin_return_address(0)) &&                        \
+                         is_plain(thread, function_kind, args), 1)) {                              \
       Call call;                                                                                   \
-      begin_operation(call, thread, fn, function_kind, args);                                      \
-      *thread.error = kept;                                                                        \
+      begin_operation<true>(call, thread, fn, function_kind, args);                                \
       const ncclResult_t given = real LOCKSTEP_ARGS(__VA_ARGS__);                                  \
       if (__builtin_expect(call.epoch != recorder.epoch.load(std::memory_order_relaxed), 0)) return given; \
-      kept = *thread.error;                                                                        \
-      end_operation(call, thread, fn, function_kind, args, given);                                 \
-      *thread.error = kept;                                                                        \
+      end_operation<true>(call, thread, fn, function_kind, args, given);                           \
       return given;                                                                                \
     }                                                                                              \
   }                                                                                                \
+  const unsigned caller = copy_around(__builtin_return_address(0));                                \
+  const auto real = real_as<Function>(caller == kCopies ? which : caller, fn);                      \
+  if (__builtin_expect(!real, 0)) return without_real(fn);                                         \
   CallArgs args;                                                                                   \
   LOCKSTEP_EACH(LOCKSTEP_TAKE __VA_OPT__(, ) __VA_ARGS__)                                          \
   args.copy = which;                                                                               \

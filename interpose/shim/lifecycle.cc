@@ -12,6 +12,7 @@
 #include "interpose/abi/comm_hash.h"
 #include "interpose/shim/clock.h"
 #include "interpose/shim/driver.h"
+#include "interpose/shim/keep_errno.h"
 #include "interpose/shim/recorder.h"
 #include "interpose/shim/states.h"
 
@@ -241,6 +242,7 @@ void finish_grouped_init(Comm& comm, void** new_handle, ncclResult_t result, uin
 }
 
 void comm_became_ready(Comm& comm, uint64_t stamp) {
+  const KeepErrno keep;
   find_driver();
   ask_nccl(comm);
   set_state(comm, CommState::live, stamp);

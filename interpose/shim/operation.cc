@@ -5,10 +5,12 @@
 #include "interpose/shim/operation.h"
 
 #include "interpose/shim/libc.h"
+#include "interpose/shim/keep_errno.h"
 
 namespace lockstep::shim {
 
 StreamNotes note_stream(Comm* comm, uint64_t stream) {
+  const KeepErrno keep;
   const StreamUse use = use_of(stream);
   if (use != StreamUse::capturing) return {use == StreamUse::free, 0};
   recorder.trace.status->captured_calls.fetch_add(1, std::memory_order_relaxed);

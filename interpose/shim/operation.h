@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: MIT
 //
-// The hot path: recording an enqueued operation (a collective, a send, a receive) on a communicator that is known. All
-// of it is inlined into each hook, where function and kind are constants, so that arguments stay in registers and what
-// the function does not have costs nothing; together with the two time stamps it is a few dozen nanoseconds. calls.cc
-// makes the same code once more for callers that learn the function at run time (front ends), and for the first call of
-// a thread.
+// The hot path: recording an enqueued operation (a collective, a send, a receive). It is made twice from this one text.
+//
+// The plain way is inlined into each hook, where function and kind are constants, so that arguments stay in registers and
+// what the function does not have costs nothing; together with the two time stamps it is a few dozen nanoseconds. It is
+// for the call that training makes all the time (is_plain): outside a group, of more than nothing, on the communicator
+// that this thread used last. The long way is in calls.cc, once: for members of groups, for front ends, which learn the
+// function at run time, and for the first call of a thread on a communicator.
 //
 // What is rare (a second thread on the communicator, a group, a capture, digests, events) is called out of line and is
 // given values, never the address of the Call or its arguments: else the compiler would have to keep both in memory.
@@ -42,6 +44,13 @@ void take_numbers_back(Comm& comm, std::atomic<uint64_t>* called, std::atomic<ui
 void write_end_elsewhere(ThreadState& thread, abi::Fn fn, uint64_t begin, uint64_t stamp, ncclResult_t result,
                          uint32_t comm);
 
+// Nothing has to be looked up or made for this call, and it is of the kind that needs the least.
+LOCKSTEP_HOT bool is_plain(const ThreadState& thread, abi::FunctionKind kind, const CallArgs& args) {
+  return (thread.depth | thread.group_depth) == 0 && thread.epoch == recorder.ready.load(std::memory_order_relaxed) &&
+         thread.cached_handle == args.comm && thread.cached_epoch == comm_epoch.load(std::memory_order_acquire) &&
+         thread.cached_comm && (kind != abi::FunctionKind::collective || args.count != 0);
+}
+
 // --- inline
 // ----------------------------------------------------------------------------------------------------------------------
 
@@ -73,7 +82,10 @@ LOCKSTEP_HOT bool in_place(abi::Fn fn, const CallArgs& args, const Comm* comm) {
 // lock.
 LOCKSTEP_HOT trace::CallSummary* summarise(trace::CommSlot& slot, uint64_t begin, const trace::BeginFields& f) {
   using trace::CallSummary;
-  CallSummary& s = slot.recent[add_to(slot.recent_next, 1) % trace::kRecentCalls];
+  CallSummary* const at = &slot.recent[add_to(slot.recent_next, 1) % trace::kRecentCalls];
+  CallSummary* opaque = at;
+  asm("" : "+r"(opaque));  // one address, not a sum at each store
+  CallSummary& s = *opaque;
   s.event.store((begin + 1) | trace::kBusy, std::memory_order_relaxed);
   trace::keep_store_order();
   s.seq = f.seq;
@@ -107,8 +119,10 @@ LOCKSTEP_HOT void take_numbers(Call& call, abi::Fn fn, abi::FunctionKind kind, c
   }
 }
 
+template <bool plain>
 LOCKSTEP_HOT trace::BeginFields begin_fields(ThreadState& thread, abi::Fn fn, const CallArgs& args, Comm* comm,
                                              bool zero, uint64_t stamp) {
+  const uint32_t depth = plain ? 0 : thread.group_depth;
   trace::BeginFields f;
   f.stamp = stamp;
   f.fn = static_cast<uint16_t>(fn);
@@ -123,21 +137,30 @@ LOCKSTEP_HOT trace::BeginFields begin_fields(ThreadState& thread, abi::Fn fn, co
   f.python_stack = 0;
   f.redop = args.redop;
   f.dtype = static_cast<uint8_t>(args.dtype);
-  f.group_depth = static_cast<uint8_t>(thread.group_depth < 255 ? thread.group_depth : 255);
+  f.group_depth = static_cast<uint8_t>(depth < 255 ? depth : 255);
   f.flags = static_cast<uint16_t>((in_place(fn, args, comm) ? trace::kInPlace : 0) |
-                                  (thread.group_depth ? trace::kInGroup : 0) | (zero ? trace::kZeroCount : 0) |
+                                  (depth ? trace::kInGroup : 0) | (zero ? trace::kZeroCount : 0) |
                                   (args.front ? trace::kTold : 0) | (args.captured ? trace::kCaptured : 0));
-  f.group = thread.group_depth ? thread.group : 0;
-  f.thread_slot = thread.slot_number;
-  const MarksNow marks = marks_of(thread);
+  f.group = depth ? thread.group : 0;
+  MarksNow marks = {thread.step, thread.mark_bits};
+  uint32_t slot_and_marks;  // both at once
+  static_assert(offsetof(ThreadState, mark_bits) == offsetof(ThreadState, slot_number) + 2);
+  __builtin_memcpy(&slot_and_marks, &thread.slot_number, 4);
+  // Without a branch between the two, since a job that marks nothing is as usual as one whose every thread marks.
+  if (__builtin_expect((slot_and_marks < 0x10000) &
+                       (recorder.trace.status->process_marks.load(std::memory_order_relaxed) != 0), 0)) {
+    marks = latest_marks();
+    slot_and_marks |= static_cast<uint32_t>(marks.bits) << 16;
+  }
   f.step = marks.step;
-  f.mark_bits = marks.bits;
+  f.thread_slot = static_cast<uint16_t>(slot_and_marks);
+  f.mark_bits = static_cast<uint16_t>(slot_and_marks >> 16);
   return f;
 }
 
 LOCKSTEP_HOT void write_call(const Call& call, ThreadState& thread, const trace::BeginFields& f) {
   trace::write_begin(call.record, call.begin, f);
-  if (thread.slot) {
+  if (__builtin_expect(thread.slot != nullptr, 1)) {
     thread.slot->open_stamp.store(f.stamp, std::memory_order_relaxed);
     thread.slot->open_call.store(call.begin + 1, std::memory_order_release);
   }
@@ -145,61 +168,63 @@ LOCKSTEP_HOT void write_call(const Call& call, ThreadState& thread, const trace:
 }
 
 // The thread is in the recorder from here on, and the call knows its communicator.
+template <bool plain>
 LOCKSTEP_HOT void enter_recorder(Call& call, ThreadState& thread, const CallArgs& args) {
   call.depth = thread.depth;
   thread.depth = kInRecorder;
   call.recorded = true;
   call.epoch = recorder.epoch.load(std::memory_order_relaxed);
-  call.comm = find_comm(args.comm, thread);
+  call.comm = plain ? thread.cached_comm : find_comm(args.comm, thread);
+  if (plain && !call.comm) __builtin_unreachable();
 }
 
 // The thread is known, and not inside a hooked call.
+template <bool plain>
 LOCKSTEP_HOT void begin_operation(Call& call, ThreadState& thread, abi::Fn fn, abi::FunctionKind kind,
                                   const CallArgs& args) {
   const uint64_t stamp = stamp_now(recorder.tsc);
-  enter_recorder(call, thread, args);
-  const bool zero = kind == abi::FunctionKind::collective && args.count == 0;
+  enter_recorder<plain>(call, thread, args);
+  const bool zero = !plain && kind == abi::FunctionKind::collective && args.count == 0;
+  const bool in_group = !plain && thread.group_depth != 0;
   call.counted = call.comm && !zero && kind != abi::FunctionKind::onesided;
   call.edge = nullptr;
   call.summary = nullptr;
   call.probe = nullptr;
   call.watchable = call.digested = false;
 
-  trace::BeginFields f = begin_fields(thread, fn, args, call.comm, zero, stamp);
+  trace::BeginFields f = begin_fields<plain>(thread, fn, args, call.comm, zero, stamp);
   f.native_stack = capture_stack();
   call.record = trace::reserve(recorder.trace, thread.cursor, call.begin);
   thread.comm_calls++;
-  if (driver && !zero && !args.front) {
+  if (__builtin_expect(driver != nullptr, 0) && !zero && !args.front) {
     const StreamNotes notes = note_stream(call.comm, args.stream);
     call.watchable = notes.watchable;
     f.flags |= notes.flags;
   }
   if (call.comm) {
     call.comm->slot->last_stream.store(args.stream, std::memory_order_relaxed);
-    const HoldNumbers hold(*call.comm);
-    take_numbers(call, fn, kind, args, f);
-    call.summary = summarise(*call.comm->slot, call.begin, f);
+    with_numbers(*call.comm, [&]() __attribute__((always_inline)) {
+      take_numbers(call, fn, kind, args, f);
+      call.summary = summarise(*call.comm->slot, call.begin, f);
+    });
   }
   write_call(call, thread, f);
-  if (__builtin_expect(recorder.config.digest[0] != 0, 0) && kind == abi::FunctionKind::collective && call.counted &&
-      call.watchable) {
+  if (__builtin_expect(!call.watchable, 1) || !call.comm) return;  // no driver, no events
+  if (recorder.config.digest[0] && kind == abi::FunctionKind::collective && call.counted) {
     call.digest = describe_digest(fn, *call.comm, args.sendbuff, args.recvbuff, args.count, args.dtype, args.peer,
                                   args.stream, call.begin, f.seq);
     call.digested = call.digest.comm != 0;
-    if (call.digested && thread.group_depth == 0) digest_input(call.digest);
+    if (call.digested && !in_group) digest_input(call.digest);
   }
-  if (call.watchable && call.comm && thread.group_depth == 0)
-    call.probe = watch_start(*call.comm, reinterpret_cast<void*>(args.stream));
+  if (!in_group) call.probe = watch_start(*call.comm, reinterpret_cast<void*>(args.stream));
 }
 
+template <bool plain>
 LOCKSTEP_HOT void count_return(Call& call, abi::FunctionKind kind, ThreadState& thread, const CallArgs& args) {
   if (!call.counted) return;
   std::atomic<uint64_t>* const returned = returned_counter(*call.comm, kind);
-  {
-    const HoldNumbers hold(*call.comm);
-    add_to(*returned, 1);
-  }
-  if (__builtin_expect(thread.group_depth != 0, 0))
+  with_numbers(*call.comm, [&] { add_to(*returned, 1); });
+  if (!plain && thread.group_depth != 0)
     add_member(thread,
                {call.comm, called_counter(*call.comm, kind), returned, call.edge, nullptr, call.begin + 1, args.stream,
                 call.watchable, nullptr, call.digested, call.digested ? call.digest : DigestJob{}});
@@ -212,31 +237,32 @@ LOCKSTEP_HOT void write_call_end(const Call& call, ThreadState& thread, abi::Fn 
     trace::end_in_place(call.record, call.begin, stamp, result, comm);
   else
     write_end_elsewhere(thread, fn, call.begin, stamp, result, comm);
-  if (thread.slot) thread.slot->open_call.store(0, std::memory_order_release);
+  if (__builtin_expect(thread.slot != nullptr, 1)) thread.slot->open_call.store(0, std::memory_order_release);
   recorder.trace.status->last_call_stamp.store(stamp, std::memory_order_relaxed);
   thread.depth = call.depth;
 }
 
+template <bool plain>
 LOCKSTEP_HOT void end_operation(Call& call, ThreadState& thread, abi::Fn fn, abi::FunctionKind kind,
                                 const CallArgs& args, ncclResult_t result) {
   const uint64_t stamp = stamp_now(recorder.tsc);
   if (__builtin_expect(failed(result), 0)) {
     if (call.counted) take_numbers_back(*call.comm, called_counter(*call.comm, kind), call.edge);
   } else {
-    count_return(call, kind, thread, args);
-    if (thread.group_depth == 0 && result == ncclSuccess && call.comm) {
+    count_return<plain>(call, kind, thread, args);
+    if ((plain || thread.group_depth == 0) && __builtin_expect(result == ncclSuccess, 1) && call.comm) {
       if (call.digested) digest_output(call.digest);
       comm_proved_ready(*call.comm, stamp);
     }
   }
-  if (call.probe) {
+  if (__builtin_expect(call.probe != nullptr, 0)) {
     const trace::CommSlot& slot = *call.comm->slot;
     watch_launched(call.probe, reinterpret_cast<void*>(args.stream), result == ncclSuccess,
                    slot.coll_returned.load(std::memory_order_relaxed),
                    slot.p2p_returned.load(std::memory_order_relaxed));
   }
   trace::CallSummary* s = call.summary;
-  if (s && s->event.load(std::memory_order_relaxed) == call.begin + 1) {  // else lapped by other threads' calls
+  if (s && __builtin_expect(s->event.load(std::memory_order_relaxed) == call.begin + 1, 1)) {  // else lapped by other threads' calls
     if (__builtin_expect(failed(result), 0)) __atomic_fetch_or(&s->flags, trace::kGivenBack, __ATOMIC_RELAXED);
     s->returned.store(stamp, std::memory_order_release);
   }

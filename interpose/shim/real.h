@@ -24,9 +24,13 @@ inline constexpr unsigned kHookedCopies = 4;     // of them with hooks of their 
 extern std::atomic<void*> real_functions[kCopies][kMostFunctions];
 void* find_real(unsigned copy, abi::Fn fn);  // the slow path: looks it up, remembers it
 
+// nullptr when it was not looked up yet.
+__attribute__((always_inline)) inline void* known_function(unsigned copy, abi::Fn fn) {
+  return real_functions[copy][static_cast<unsigned>(fn)].load(std::memory_order_acquire);
+}
 // nullptr when there is none.
 __attribute__((always_inline)) inline void* real_function(unsigned copy, abi::Fn fn) {
-  void* known = real_functions[copy][static_cast<unsigned>(fn)].load(std::memory_order_acquire);
+  void* known = known_function(copy, fn);
   return __builtin_expect(known != nullptr, 1) ? known : find_real(copy, fn);
 }
 
@@ -69,6 +73,10 @@ __attribute__((always_inline)) inline unsigned copy_around(const void* address) 
   const auto at = reinterpret_cast<uintptr_t>(address);
   if (inside(nccl_code[0], at)) return 0;
   return __builtin_expect(nccl_copies.load(std::memory_order_relaxed) == 1, 1) ? kCopies : other_copy_around(at);
+}
+// The same in the usual case, that there is one copy: false may mean that it has to be asked.
+__attribute__((always_inline)) inline bool is_outside(const void* address) {
+  return !inside(nccl_code[0], reinterpret_cast<uintptr_t>(address)) && nccl_copies.load(std::memory_order_relaxed) == 1;
 }
 inline bool called_by_nccl(const void* return_address) { return copy_around(return_address) != kCopies; }
 

@@ -12,6 +12,7 @@
 
 #include <atomic>
 
+#include "interpose/shim/keep_errno.h"
 #include "interpose/shim/real.h"
 #include "interpose/shim/recorder.h"
 #include "interpose/trace/writer.h"
@@ -106,6 +107,7 @@ const char* start_stacks() {
 }
 
 trace::StackRef walk_stack(Backtrace walk) {
+  const KeepErrno keep;
   constexpr int kOwn = 4;  // more frames than this library ever has on top
   void* pcs[kMostFrames + kOwn];
   int depth = walk(pcs, kMostFrames + kOwn);

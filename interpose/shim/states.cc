@@ -19,6 +19,7 @@
 
 #include "interpose/shim/clock.h"
 #include "interpose/shim/driver.h"
+#include "interpose/shim/keep_errno.h"
 #include "interpose/shim/recorder.h"
 
 namespace lockstep::shim {
@@ -275,6 +276,7 @@ void* ask_the_driver(void*) {
 }  // namespace
 
 Probe* watch_start(Comm& comm, void* stream) {
+  const KeepErrno keep;
   const Driver* cuda = __atomic_load_n(&driver, __ATOMIC_ACQUIRE);
   if (!cuda || !recorder.config.states) return nullptr;
   ProbeRing* ring = ring_of(*cuda, comm, stream);
@@ -298,6 +300,7 @@ Probe* watch_start(Comm& comm, void* stream) {
 
 void watch_launched(Probe* probe, void* stream, bool launched, uint64_t collectives, uint64_t messages) {
   if (!probe) return;
+  const KeepErrno keep;
   probe->collectives = collectives;
   probe->messages = messages;
   const bool out = launched && driver->event_record(probe->after, stream) == kCudaSuccess;

@@ -105,7 +105,6 @@ void register_thread(ThreadState& thread) {
   if (!recording()) return;
   // Depth, group and marks are the thread's own and stay; all that belongs to a trace is new.
   thread.tid = own_tid();
-  thread.error = &errno;
   thread.slot_number = claim_slot(thread.tid);
   thread.slot = thread.slot_number < trace::kThreadSlots ? &recorder.trace.threads[thread.slot_number] : nullptr;
   thread.cached_handle = 0;

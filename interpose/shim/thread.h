@@ -39,11 +39,11 @@ struct ThreadState {
   uint32_t tid;              // 0 = not seen yet
   uint32_t epoch;            // of the recorder when it was seen, plus one
   uint16_t slot_number;      // trace::kThreadSlots = none
+  uint16_t mark_bits;        // trace::MarkBits; beside the number, as they are in a record
   uint16_t depth;            // Depth: which hooked call it is in
-  uint32_t mark_bits;        // trace::MarkBits
+  uint32_t group_depth;      // ncclGroupStart calls that are open
   trace::ThreadSlot* slot;   // nullptr = none
   uint64_t step;
-  uint32_t group_depth;      // ncclGroupStart calls that are open
   uint32_t group;            // number of the outermost one
   uint64_t cached_handle;    // the communicator found last
   uint32_t cached_epoch;
@@ -53,7 +53,6 @@ struct ThreadState {
   GroupMember* members;      // mapped, grows
   uint32_t member_count, member_room;
   uint64_t comm_calls;       // NCCL operations it made
-  int* error;                // its errno
   trace::Cursor cursor;      // where it writes
   void* front;               // FrontState, mapped
   size_t front_size;

@@ -369,8 +369,9 @@ void write_nowhere(Trace& trace, Cursor& cursor, uint64_t first) {
 
 }  // namespace
 
-void take_block(Trace& trace, Cursor& cursor) {
-  give_block_back(trace, cursor);
+namespace {
+
+void find_block(Trace& trace, Cursor& cursor) {
   Status& status = *trace.status;
   for (;;) {
     uint64_t first;
@@ -388,6 +389,15 @@ void take_block(Trace& trace, Cursor& cursor) {
     }
     status.ring_skipped.fetch_add(kBlockSlots, std::memory_order_relaxed);
   }
+}
+
+}  // namespace
+
+void take_block(Trace& trace, Cursor& cursor) {
+  const int kept = errno;  // what records a call leaves errno as it is
+  give_block_back(trace, cursor);
+  find_block(trace, cursor);
+  errno = kept;
 }
 
 ArenaHeader* arena_reserve(Trace& trace, ArenaKind kind, size_t size) {
