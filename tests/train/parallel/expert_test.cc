@@ -118,6 +118,57 @@ TEST(Route, TheLargestFirstAndOfEqualOnesTheLowerNumber) {
   });
 }
 
+// The loss by its definition: for each sequence aux * E * sum over experts of f P, f the share of choices, which has no
+// slope, and P the mean probability, times the sequence's length. Differences of it against the kernel's gradient.
+TEST(Route, BalanceGradientIsTheLossesSlope) {
+  set_devices(4);
+  run_as_ranks(1, [](const Comm&) {
+    Memory memory(0);
+    const Stream stream;
+    constexpr int64_t rows = 2 * kLength;  // two sequences
+    constexpr double kAux = 0.3;
+    std::mt19937 random(7);
+    std::normal_distribution<double> normal;
+    std::vector<double> logits(rows * kExperts);
+    for (double& x : logits) x = normal(random);
+    for (const int64_t top_k : {1, 2}) {
+      const View p = memory.allocate(Purpose::workspace, Dtype::f64, rows * kExperts);
+      const View gates = memory.allocate(Purpose::workspace, Dtype::f64, rows * top_k);
+      int32_t* choices = device_copy(memory, std::vector<int32_t>(static_cast<size_t>(rows * top_k)));
+      route(stream.get(), p, gates, choices, device_view(memory, logits), rows, kExperts, top_k);
+      std::vector<int32_t> loads(2 * kExperts);
+      const auto chosen = host_copy<int32_t>(stream, choices, rows * top_k);
+      for (int64_t i = 0; i < rows * top_k; ++i)
+        ++loads[static_cast<size_t>(i / top_k / kLength * kExperts + chosen[static_cast<size_t>(i)])];
+      const View got = memory.allocate(Purpose::workspace, Dtype::f64, rows * kExperts);
+      const View none = memory.allocate(Purpose::workspace, Dtype::f64, rows * top_k);
+      route_backward(stream.get(), got, none, p, gates, choices, device_copy(memory, loads),
+                     kAux * kExperts / static_cast<double>(kLength * top_k), rows, kExperts, top_k, 0, kLength);
+      const std::vector<double> gradient = numbers(stream, got);
+      const auto loss = [&](const std::vector<double>& at) {
+        double sum = 0;
+        for (int64_t row = 0; row < rows; ++row) {
+          double total = 0;
+          for (int64_t e = 0; e < kExperts; ++e) total += std::exp(at[static_cast<size_t>(row * kExperts + e)]);
+          for (int64_t e = 0; e < kExperts; ++e) {
+            const double share =
+                loads[static_cast<size_t>(row / kLength * kExperts + e)] / static_cast<double>(kLength * top_k);
+            sum += kAux * kExperts * share * std::exp(at[static_cast<size_t>(row * kExperts + e)]) / total;
+          }
+        }
+        return sum;
+      };
+      for (size_t i = 0; i < logits.size(); ++i) {
+        std::vector<double> up = logits, down = logits;
+        up[i] += 1e-5;
+        down[i] -= 1e-5;
+        EXPECT_NEAR(gradient[i], (loss(up) - loss(down)) / 2e-5, 1e-9) << top_k << ' ' << i;
+      }
+      EXPECT_GT(std::abs(*std::max_element(gradient.begin(), gradient.end())), 1e-3);
+    }
+  });
+}
+
 // A row is its number and where it is going; what comes back is what was sent.
 TEST(ExpertExchange, RowsReachTheirExpertsAndComeBack) {
   set_devices(4);
