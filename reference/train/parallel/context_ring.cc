@@ -34,7 +34,8 @@ void ring_forward(const ContextAttention& call, View out, View lse, View q, View
 }
 
 // c - 1 exchanges of keys and values and c of their gradients: a block's gradient is summed along the ranks that its
-// keys and values visit, in that order, and the last exchange brings it home.
+// keys and values visit, in that order, and the last exchange brings it home. The sum is wide: in bf16 every stop would
+// round it again.
 void ring_backward(const ContextAttention& call, View q_grad, View k_grad, View v_grad, View out_grad, View q, View k,
                    View v, View lse, View delta) {
   const Comm& cp = call.groups.cp;
@@ -42,23 +43,25 @@ void ring_backward(const ContextAttention& call, View q_grad, View k_grad, View 
   const int64_t size = block_elements(call.shape);
   View here = workspace.take(q.dtype, size), next = workspace.take(q.dtype, size);
   const View mine = workspace.take(q.dtype, size);  // of this rank's queries
-  View sum = workspace.take(q.dtype, size), arriving = workspace.take(q.dtype, size);
+  View sum = workspace.take(wide(q.dtype), size), arriving = workspace.take(wide(q.dtype), size);
   pack(call, here, k, v);
   for (int step = 0; step < cp.size(); ++step) {
     const int owner = (cp.rank() - step + cp.size()) % cp.size();
     if (step + 1 < cp.size())
       call.exchange.begin(call.stream, [&](const Stream& stream) { pass_on(cp, stream, here, next); });
-    attend_block_backward(call, {q_grad, step > 0}, step == 0 ? sum : mine, out_grad, q, here, lse, delta, owner);
+    attend_block_backward(call, {q_grad, step > 0}, mine, out_grad, q, here, lse, delta, owner);
     call.exchange.join(call.stream);
-    if (step > 0) {
-      std::swap(sum, arriving);
-      add(call.stream.get(), sum, sum, mine);
-    }
+    std::swap(sum, arriving);
+    if (step == 0)
+      convert(call.stream.get(), sum, mine);
+    else
+      add_to(call.stream.get(), sum, mine, 1);
     call.exchange.begin(call.stream, [&](const Stream& stream) { pass_on(cp, stream, sum, arriving); });
     std::swap(here, next);
   }
   call.exchange.join(call.stream);
-  unpack(call, k_grad, v_grad, arriving);
+  convert(call.stream.get(), mine, arriving);
+  unpack(call, k_grad, v_grad, mine);
 }
 
 // The blocks of all ranks, one after another.
@@ -81,17 +84,18 @@ void gather_forward(const ContextAttention& call, View out, View lse, View q, Vi
 void gather_backward(const ContextAttention& call, View q_grad, View k_grad, View v_grad, View out_grad, View q, View k,
                      View v, View lse, View delta) {
   Arena& workspace = call.exchange.workspace();
-  const View all = gather_blocks(call, k, v), all_grad = workspace.take(q.dtype, all.size);
   const int64_t size = block_elements(call.shape);
+  const View all = gather_blocks(call, k, v), mine = workspace.take(q.dtype, size);
+  const View all_grad = workspace.take(wide(q.dtype), all.size), own = workspace.take(wide(q.dtype), size);
   // The own block first: it is the one that every query has a part in, so that q_grad is whole once it is written.
   for (int step = 0; step < call.groups.cp.size(); ++step) {
     const int owner = (call.groups.cp.rank() + step) % call.groups.cp.size();
-    attend_block_backward(call, {q_grad, step > 0}, all_grad.part(owner * size, size), out_grad, q,
-                          all.part(owner * size, size), lse, delta, owner);
+    attend_block_backward(call, {q_grad, step > 0}, mine, out_grad, q, all.part(owner * size, size), lse, delta, owner);
+    convert(call.stream.get(), all_grad.part(owner * size, size), mine);
   }
-  const View own = workspace.take(q.dtype, size);
   call.groups.cp.reduce_scatter(all_grad, own, ncclSum, call.stream);
-  unpack(call, k_grad, v_grad, own);
+  convert(call.stream.get(), mine, own);
+  unpack(call, k_grad, v_grad, mine);
 }
 
 }  // namespace train

@@ -51,6 +51,28 @@ TEST(CallsOfModes, ContextParallel) {
     }
 }
 
+// Gradients of keys and values are summed in fp32 on their way, whatever they are made in.
+TEST(CallsOfModes, ContextParallelSumsGradientsOfBf16InFp32) {
+  const int64_t c = 4, pair = 2 * 4 * 4 * 16, layers = 2 * 4;  // of two micro-batches
+  Work w = work({.cp = 4});
+  const auto cp_calls = [&] {
+    Words words = w.words();
+    words.insert(words.end(), {"--dtype", "bf16"});
+    Calls only;
+    for (const auto& [key, total] : calls_of_all(words))
+      if (std::get<0>(key) == "cp") only[key] = total;
+    return only;
+  };
+  const Total values = {layers * (2 * c - 2), layers * (2 * c - 2) * pair}, gradients = {layers * c, layers * c * pair};
+  EXPECT_EQ(cp_calls(), (Calls{{{"cp", "Send", "bfloat16"}, values},
+                               {{"cp", "Recv", "bfloat16"}, values},
+                               {{"cp", "Send", "float32"}, gradients},
+                               {{"cp", "Recv", "float32"}, gradients}}));
+  w.context = "allgather";
+  EXPECT_EQ(cp_calls(), (Calls{{{"cp", "AllGather", "bfloat16"}, {layers * 2, layers * 2 * pair}},
+                               {{"cp", "ReduceScatter", "float32"}, {layers, layers * pair}}}));
+}
+
 // Messages: 2 m (p v - 1) in all, whatever the schedule.
 TEST(CallsOfModes, Pipeline) {
   for (const char* schedule : {"gpipe", "1f1b", "interleaved", "zero-bubble", "zero-bubble-2"}) {
