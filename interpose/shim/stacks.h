@@ -29,7 +29,7 @@ extern std::atomic<Backtrace> backtrace_function;  // libunwind's; nullptr = no 
 trace::StackRef walk_stack(Backtrace walk);
 inline trace::StackRef capture_stack() {
   const Backtrace walk = backtrace_function.load(std::memory_order_relaxed);
-  return __builtin_expect(walk != nullptr, 0) ? walk_stack(walk) : 0;  // called out of line, so that no register is held for it
+  return __builtin_expect(walk != nullptr, 0) ? walk_stack(walk) : 0;  // beside the straight line
 }
 
 void forget_stacks();  // in the child of a fork: its next trace is another file
