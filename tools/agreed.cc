@@ -207,9 +207,10 @@ class AgreedCalls::File {
       is_first.push_back(signatures.size() < kSignatures && signatures.insert(sums.back()).second);
     }
     each_whole_block(comm.rows, [&](size_t first, uint64_t block) {
-      if ((block + 1) * all_.block_ >= comm.end) return;  // with the row before those that stay: all agreed on it last
-      // The row before the one that differs is what all agreed on last.
-      const bool stays = all_.settled_ && (comm.all->rows.stays(block) || comm.all->rows.stays(block + 1));
+      if ((block + 1) * all_.block_ > comm.end) return;
+      // The block before those that nobody compares stays: if their first row differs, this one holds what all agreed
+      // on.
+      const bool stays = (all_.settled_ && comm.all->rows.stays(block)) || (block + 2) * all_.block_ > comm.end;
       uint64_t sum = 0;
       for (size_t i = first; i < first + all_.block_; i++) {
         const Call& row = call(comm.rows[i]);

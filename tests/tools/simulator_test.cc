@@ -338,8 +338,10 @@ std::set<Kind> play_seeds(uint64_t first, uint64_t count) {
 TEST(Simulator, LeavingOutWhatAllAgreedOnChangesNoVerdict) {
   const char* count = std::getenv("LOCKSTEP_SIM_COUNT");
   const uint64_t seeds = count ? std::strtoull(count, nullptr, 10) : 300;
+  const char* one = std::getenv("LOCKSTEP_SIM_SEED");
+  const uint64_t first = one ? std::strtoull(one, nullptr, 10) : 1, last = one ? first : seeds;
   size_t jobs = 0, went = 0;
-  for (uint64_t seed = 1; seed <= seeds; seed++) {
+  for (uint64_t seed = first; seed <= last; seed++) {
     const Case of = make_case(seed, true);
     std::vector<Process> processes = execute(of.schedule, of.seed, of.cut, of.loss, of.ending).processes;
     std::vector<Process> smaller = processes;
@@ -351,7 +353,7 @@ TEST(Simulator, LeavingOutWhatAllAgreedOnChangesNoVerdict) {
   }
   std::printf("%zu jobs of %llu could be made smaller, by %zu calls\n", jobs, static_cast<unsigned long long>(seeds),
               went);
-  EXPECT_GT(jobs, 0u);
+  EXPECT_TRUE(one || jobs > 0);
 }
 
 TEST(Simulator, NobodyIsBlamedWhoDidNothing) {
