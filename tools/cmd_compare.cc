@@ -11,6 +11,7 @@
 
 #include "tools/command.h"
 #include "tools/compare_report.h"
+#include "tools/printable.h"
 #include "tools/report.h"
 #include "tools/say.h"
 
@@ -40,7 +41,7 @@ int run_compare(CompareWords& words) {
   const Result<verify::Comparison> comparison = verify::compare_folders(words.a, words.b, words.options);
   if (words.options.progress) say("\r\033[K");
   if (!comparison) {
-    say("lockstep compare: {}\n", comparison.error());
+    say("lockstep compare: {}\n", printable(comparison.error()));
     return 2;
   }
   const std::string report =

@@ -72,8 +72,9 @@ std::string comparison_json(const verify::Comparison& comparison) {
   out["steps"] = comparison.steps;
   out["first"] = nullptr;
   if (!comparison.differences.empty()) {
-    out["first"] = difference_json(comparison.differences.front());
-    out["first"]["stage"] = text_or_null(verify::stage_hint(verify::category_of(comparison.differences.front().name)));
+    const Difference& first = comparison.differences.front();
+    out["first"] = difference_json(first);
+    out["first"]["stage"] = text_or_null(verify::look_at(first.kind, first.side, verify::category_of(first.name)));
   }
   out["categories"] = ordered_json::array();
   for (const std::string& category : comparison.categories) {

@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "tools/compare_report.h"
+#include "tools/printable.h"
 #include "verify/compare/hint.h"
 #include "verify/compare/order.h"
 
@@ -19,6 +20,7 @@ using verify::Difference;
 using verify::Summary;
 
 constexpr size_t kFewDifferences = 12;
+constexpr uint64_t kTellingUlp = 1'000'000;  // more than rounding could make say nothing
 
 std::string counted(size_t count, const char* what) {
   return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
@@ -67,7 +69,7 @@ std::string of_ranks(const std::vector<int>& ranks) {
 }
 
 std::string line(const char* head, const std::string& text) {
-  return text.empty() ? "" : fmt::format("  {:<14} {}\n", head, text);
+  return text.empty() ? "" : fmt::format("  {:<14} {}\n", head, printable(text));
 }
 
 std::string proof(const Difference& difference) {
@@ -84,11 +86,11 @@ std::string proof(const Difference& difference) {
     text += line("where", fmt::format("{} of {} elements, all within {}; A: {}, B: {}", difference.count,
                                       difference.elements, box_text(difference), verify::ranks_text(difference.ranks_a),
                                       verify::ranks_text(difference.ranks_b)));
-  if (difference.values) {
+  if (difference.values && difference.kind != "nan") {
     const verify::Values& values = *difference.values;
     std::string norms = fmt::format("A {:.6g}, B {:.6g}, ratio {}", values.norm_a, values.norm_b, ratio_text(values));
     if (tensor) norms += fmt::format(", cosine {:.9g}", values.cosine);
-    if (values.max_ulp && *values.max_ulp != UINT64_MAX) norms += fmt::format(", up to {} ULP", *values.max_ulp);
+    if (values.max_ulp && *values.max_ulp <= kTellingUlp) norms += fmt::format(", up to {} ULP", *values.max_ulp);
     if (tensor)
       text += line("norms", norms);
     else
@@ -96,7 +98,8 @@ std::string proof(const Difference& difference) {
     text += line("tolerance", fmt::format("{:.3g}; {}", difference.tolerance.rtol, difference.tolerance.reason));
   }
   text += line("hint", difference.hint);
-  return text + line("look at", verify::stage_hint(verify::category_of(difference.name)));
+  return text +
+         line("look at", verify::look_at(difference.kind, difference.side, verify::category_of(difference.name)));
 }
 
 std::string table(const Comparison& comparison) {
@@ -104,10 +107,10 @@ std::string table(const Comparison& comparison) {
                                  "within", "different", "not judged", "from step", "largest error within");
   for (const std::string& category : comparison.categories) {
     const Summary& each = comparison.summaries.at(category);
-    text += fmt::format("  {:<12} {:>7} {:>8} {:>8} {:>9} {:>10}  {:<10} {}\n", category, each.names.size(),
+    text += fmt::format("  {:<12} {:>7} {:>8} {:>8} {:>9} {:>10}  {:<10} {}\n", printable(category), each.names.size(),
                         each.bitwise, each.within, each.different, each.not_judged,
                         each.first_step ? std::to_string(*each.first_step) : "-",
-                        each.within ? fmt::format("{:.2g} {}", each.worst, each.worst_name) : "-");
+                        each.within ? fmt::format("{:.2g} {}", each.worst, printable(each.worst_name)) : "-");
   }
   return text;
 }
@@ -121,7 +124,7 @@ std::string others(const Comparison& comparison, bool all) {
                                                   all ? "" : " (--all shows more)");
   for (size_t i = 0; i < shown; i++) {
     const Difference& each = comparison.differences[i];
-    text += fmt::format("    step {:<5} {}  {}", each.step, each.name, what_differs(each));
+    text += fmt::format("    step {:<5} {}  {}", each.step, printable(each.name), printable(what_differs(each)));
     if (each.values && each.values->norm_a > 0) text += ", ratio " + ratio_text(*each.values);
     text += each.values || each.side ? of_ranks(each.side == 'A' ? each.ranks_a : each.ranks_b) + "\n" : "\n";
   }
@@ -148,7 +151,7 @@ std::string comparison_sentence(const Comparison& comparison) {
 }
 
 std::string comparison_text(const Comparison& comparison, bool all, bool colour) {
-  const std::string sentence = comparison_sentence(comparison);
+  const std::string sentence = printable(comparison_sentence(comparison));
   const bool good = comparison.status == verify::Status::same;
   const size_t colon = sentence.find(':');
   std::string text = colour ? fmt::format("\033[1;{}m{}\033[0m\033[1m{}\033[0m\n", good ? 32 : 31,

@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "tools/printable.h"
 #include "tools/say.h"
 #include "verify/dump/folder.h"
 
@@ -86,19 +87,20 @@ std::string statistics_words(const Statistics& s) {
 }
 
 std::string as_text(const dump::Safetensors& file, const std::vector<dump::Placement>& placements) {
-  std::string text = file.path() + "\n";
+  std::string text = printable(file.path()) + "\n";
   for (const auto& [key, value] : file.metadata())
-    if (key.rfind(dump::kPlacementPrefix, 0) != 0) text += fmt::format("  {:<14} {}\n", key, value);
+    if (key.rfind(dump::kPlacementPrefix, 0) != 0)
+      text += fmt::format("  {:<14} {}\n", printable(key), printable(value));
   uint64_t bytes = 0;
   size_t width = 0;
   for (const dump::StoredTensor& tensor : file.tensors()) {
     bytes += tensor.bytes;
-    width = std::max(width, tensor.name.size());
+    width = std::max(width, printable(tensor.name).size());
   }
   text += fmt::format("  {:<14} {} ({} bytes)\n\n", "tensors", file.tensors().size(), bytes);
   for (size_t i = 0; i < file.tensors().size(); i++) {
     const dump::StoredTensor& tensor = file.tensors()[i];
-    text += fmt::format("  {:<{}}  {:<4} {:<14} {}; {}\n", tensor.name, width, dump::name_of(tensor.dtype),
+    text += fmt::format("  {:<{}}  {:<4} {:<14} {}; {}\n", printable(tensor.name), width, dump::name_of(tensor.dtype),
                         dump::shape_text(tensor.shape), placement_words(placements[i]),
                         statistics_words(statistics_of(tensor)));
   }
@@ -144,14 +146,14 @@ bool is_tensor_file(const std::string& path) {
 int show_tensor_file(const std::string& path, bool json) {
   const Result<dump::Safetensors> file = dump::Safetensors::open(path);
   if (!file) {
-    say("lockstep show: {}\n", file.error());
+    say("lockstep show: {}\n", printable(file.error()));
     return 2;
   }
   std::vector<dump::Placement> placements;
   for (const dump::StoredTensor& tensor : file->tensors()) {
     const Result<dump::Placement> placement = dump::placement_in(*file, tensor);
     if (!placement) {
-      say("lockstep show: {}\n", placement.error());
+      say("lockstep show: {}\n", printable(placement.error()));
       return 2;
     }
     placements.push_back(*placement);

@@ -53,8 +53,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (data[0] == 'L') {
     read_tensors(rest);
   } else if (data[0] == 'M') {
-    std::vector<std::string> notes;
-    (void)dump::read_metrics("m", rest, notes);
+    std::vector<std::string> notes, missing;
+    (void)dump::read_metrics("m", rest, notes, missing);
   } else if (data[0] == 'H') {
     read_tensors(with_length(rest, 64));
   } else {  // patches to the good header

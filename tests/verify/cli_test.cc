@@ -119,7 +119,8 @@ TEST(CompareCommand, Unusable) {
   EXPECT_TRUE(says(sentence({a, b, "--only", "x"}), "no tensor and no metric"));
   const std::string file = folder.path("b/step000002/rank00001.safetensors");
   write_text(file, read_text(file).substr(0, 900));
-  EXPECT_TRUE(says(sentence({a, b}), "rank00001.safetensors: truncated: the header"));
+  EXPECT_TRUE(
+      says(sentence({a, b}), "rank00001.safetensors: byte 900: the safetensors file is truncated, it ends in "));
 }
 
 TEST(ShowCommand, TensorFiles) {
@@ -152,7 +153,6 @@ TEST(CompareCommand, TheExampleOfThePage) {
   const Outcome outcome = lockstep({"compare", folder.path("one"), folder.path("tp2")});
   EXPECT_EQ(outcome.status, 0) << outcome.out << outcome.err;
   EXPECT_EQ(outcome.out.rfind("same: 1 step, 2 tensors, 2 metrics, bitwise", 0), 0u) << outcome.out;
-  EXPECT_TRUE(says(outcome.out, "norm is NaN in A and B")) << outcome.out;
 }
 
 }  // namespace

@@ -68,6 +68,25 @@ TEST(Folder, MissingRanksAreListed) {
   EXPECT_EQ(opened->missing_ranks, (std::vector<int>{0, 2, 3}));
 }
 
+TEST(Folder, WhatIsPassedOverIsSaid) {
+  const TemporaryFolder folder;
+  const std::string dump = folder.path("d");
+  write_rank(dump, 1, 0, 1);
+  for (const char* name : {"stepfoo", "step000009"}) std::filesystem::create_directories(dump + "/" + name);
+  for (const char* name : {"rankxx.safetensors", "rank99999999999.safetensors", "rank1.npz", "a", "b", "c", "d"})
+    test::write_text(dump + "/step000001/" + name, "x");
+  test::write_text(dump + "/notes.txt", "x");
+  const Result<DumpFolder> read = open_folder(dump);
+  ASSERT_TRUE(read) << read.error();
+  EXPECT_EQ(read->steps.size(), 1u);
+  ASSERT_EQ(read->notes.size(), 3u);
+  EXPECT_NE(read->notes[0].find("step000001: passed over a, b, c, d, rank1.npz and 2 more; in this folder"),
+            std::string::npos)
+      << read->notes[0];
+  EXPECT_NE(read->notes[1].find("step000009: passed over, for it holds no rank's file"), std::string::npos);
+  EXPECT_NE(read->notes[2].find("d: passed over notes.txt, stepfoo; in this folder"), std::string::npos);
+}
+
 TEST(Folder, WhatIsNoDumpIsRefused) {
   const TemporaryFolder folder;
   expect_error(folder.path("none"), "expected a dump folder, found nothing");
@@ -123,6 +142,8 @@ TEST(Folder, MetadataMustBeOurs) {
   expect_error(folder.path("d"), "a dump of format 2; this program knows format 1");
   write("\"world_size\":\"many\"");
   expect_error(folder.path("d"), "world_size \"many\"");
+  write("\"computed_in\":\"FP16\"");
+  expect_error(folder.path("d"), "computed_in \"FP16\"; expected F64, F32, F16 or BF16");
   write("\"placement:v\":\"{}\"");
   expect_error(folder.path("d"), "but there is no tensor \"v\" in it");
   write("\"placement:w\":\"whole\"");

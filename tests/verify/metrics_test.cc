@@ -10,11 +10,12 @@
 namespace lockstep::dump {
 namespace {
 
-std::vector<std::string> notes;
+std::vector<std::string> notes, missing;
 
 Result<std::vector<Metrics>> read(const std::string& text) {
   notes.clear();
-  return read_metrics("m.jsonl", text, notes);
+  missing.clear();
+  return read_metrics("m.jsonl", text, notes, missing);
 }
 
 TEST(Metrics, GoThroughTheirLine) {
@@ -61,8 +62,19 @@ TEST(Metrics, ATornLastLineIsLeftOutAndSaid) {
   const auto lines = read("{\"step\":1,\"rank\":0,\"loss\":1}\n{\"step\":2,\"ra");
   ASSERT_TRUE(lines) << lines.error();
   EXPECT_EQ(lines->size(), 1u);
+  EXPECT_EQ(notes, std::vector<std::string>{});
+  ASSERT_EQ(missing.size(), 1u);
+  EXPECT_NE(missing[0].find("line 2 is cut off"), std::string::npos);
+}
+
+TEST(Metrics, ALastLineWithoutItsEndIsWholeOrWrong) {
+  const auto whole = read("{\"step\":1,\"rank\":0,\"loss\":1}\n{\"step\":2,\"rank\":0}");
+  ASSERT_TRUE(whole) << whole.error();
+  EXPECT_EQ(whole->size(), 2u);
+  EXPECT_EQ(missing, std::vector<std::string>{});
   ASSERT_EQ(notes.size(), 1u);
-  EXPECT_NE(notes[0].find("line 2 is cut off"), std::string::npos);
+  EXPECT_NE(notes[0].find("line 2 has no end of line"), std::string::npos);
+  EXPECT_FALSE(read("{\"step\":2,\"rank\":-1}"));  // not cut off
 }
 
 TEST(Metrics, AWrongLineIsNamed) {

@@ -80,22 +80,5 @@ TEST(Placement, RunsAreWhatIsContiguous) {
   EXPECT_EQ(runs_of({{}, {}, {}, Kind::owned}), (std::vector<Range>{{0, 1}}));
 }
 
-TEST(Placement, RowsOfQueriesKeysAndValues) {
-  const Placement rows = cut({6, 4}, 0, {{0, 1}, {2, 3}, {4, 5}});
-  EXPECT_EQ(rows.flat, (std::vector<Range>{{0, 4}, {8, 12}, {16, 20}}));
-  EXPECT_EQ(placement_fault(rows, {3, 4}), "");
-  EXPECT_EQ(cut({6, 4}, 0, {{2, 4}}).slice, (std::vector<Range>{{2, 4}, {0, 4}}));
-  EXPECT_EQ(cut({2, 4}, 1, {{0, 1}, {3, 4}}).flat, (std::vector<Range>{{0, 1}, {3, 5}, {7, 8}}));
-  EXPECT_EQ(cut({2, 4}, 1, {}).flat, (std::vector<Range>{{0, 0}}));
-}
-
-TEST(Placement, PartsOfParts) {
-  const Placement columns{{3, 4}, {{0, 3}, {1, 3}}, {}, Kind::replica};  // 1 2 5 6 9 10
-  EXPECT_EQ(flat_part(columns, 1, 4).flat, (std::vector<Range>{{2, 3}, {5, 7}}));
-  EXPECT_EQ(flat_part(columns, 0, 6).flat, (std::vector<Range>{{1, 3}, {5, 7}, {9, 11}}));
-  EXPECT_EQ(flat_part(columns, 6, 9).flat, (std::vector<Range>{{0, 0}}));
-  EXPECT_EQ(flat_part({{3, 4}, {}, {}, Kind::owned}, 2, 7).flat, (std::vector<Range>{{2, 7}}));
-}
-
 }  // namespace
 }  // namespace lockstep::dump

@@ -87,10 +87,11 @@ TEST(Safetensors, TheSmallestFilesAreRead) {
 }
 
 TEST(Safetensors, DamageToTheFrameIsNamed) {
-  expect_error("", "at least 8 bytes, found 0");
-  expect_error("1234567", "at least 8 bytes, found 7");
+  expect_error("", "byte 0: the safetensors file is truncated, it ends before its header; expected at least 8 bytes");
+  expect_error("1234567", "byte 7: the safetensors file is truncated");
   expect_error("<html>\r\n<body>", "is it a safetensors file?");
-  expect_error(raw_safetensors("{}", 0).substr(0, 9), "truncated: the header ends at byte 10, the file has 9");
+  expect_error(raw_safetensors("{}", 0).substr(0, 9),
+               "byte 9: the safetensors file is truncated, it ends in its header; expected at least 10 bytes: copy");
   expect_error(raw_safetensors("{\"x\": }", 0), "byte 15: the header is not JSON");
   expect_error(raw_safetensors("", 0), "not JSON");
   expect_error(raw_safetensors("[]", 0), "expected the header, a JSON object");

@@ -82,9 +82,9 @@ void own(Assembled& out, const std::vector<Shard>& shards) {
         });
   }
   if (overlap.element < 0) return;
-  overlap.sentence = std::to_string(overlap.count) + " elements are owned twice, first " +
-                     element_text(out.tensor, overlap.element) + " by ranks " + std::to_string(overlap.ranks[0]) +
-                     " and " + std::to_string(overlap.ranks[1]);
+  overlap.sentence = std::to_string(overlap.count) + (overlap.count == 1 ? " element is" : " elements are") +
+                     " owned twice, first " + element_text(out.tensor, overlap.element) + " by ranks " +
+                     std::to_string(overlap.ranks[0]) + " and " + std::to_string(overlap.ranks[1]);
   out.faults.push_back(std::move(overlap));
 }
 
@@ -204,8 +204,11 @@ void find_gaps(Assembled& out) {
   }
   missing(at, out.tensor.elements);
   if (gap.element < 0) return;
+  std::vector<int> holders;
+  for (const Piece& piece : out.tensor.pieces) holders.push_back(piece.rank);
   gap.sentence = std::to_string(gap.count) + " of its " + std::to_string(out.tensor.elements) +
-                 " elements are on no rank, first " + element_text(out.tensor, gap.element);
+                 " elements are on no rank, first " + element_text(out.tensor, gap.element) + "; " +
+                 (holders.empty() ? "none is on any" : "the others are on " + ranks_text(std::move(holders)));
   out.faults.push_back(std::move(gap));
 }
 

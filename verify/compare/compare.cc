@@ -37,6 +37,10 @@ Summary& Session::summary(const std::string& name) {
 
 Tolerance Session::tolerance(Dtype dtype) {
   Tolerance tolerance = tolerance_of(dtype);
+  if (dump::is_float(dtype) && computed_in && coarser(dtype, *computed_in) != dtype) {
+    tolerance = tolerance_of(*computed_in);
+    tolerance.reason = std::string("computed in ") + dump::name_of(*computed_in) + ": " + tolerance.reason;
+  }
   if (options.rtol && dump::is_float(dtype)) tolerance = {*options.rtol, "as --rtol says"};
   return out.tolerances[dump::name_of(dtype)] = tolerance;
 }
@@ -51,7 +55,7 @@ void Session::add(Difference difference) {
 
 void Session::leave_out(const std::string& name, const std::string& why, int64_t step) {
   summary(name).not_judged++;
-  gaps[why + ": " + category_of(name) + " was not compared"].insert(step);
+  gaps.add(why, category_of(name), step);
 }
 
 bool StepSide::has_category(const std::string& category) const {
@@ -77,19 +81,6 @@ Summary Comparison::total() const {
 }
 
 namespace {
-
-// "3", "3-7,9"
-std::string steps_text(const std::set<int64_t>& steps) {
-  std::string text;
-  for (auto at = steps.begin(); at != steps.end();) {
-    const int64_t first = *at;
-    int64_t last = first;
-    while (++at != steps.end() && *at == last + 1) last = *at;
-    text += (text.empty() ? "" : ",") + std::to_string(first);
-    if (last > first) text += "-" + std::to_string(last);
-  }
-  return (steps.size() == 1 ? "step " : "steps ") + text;
-}
 
 using MetricsOfStep = std::map<int64_t, std::vector<dump::Metrics>>;
 
@@ -157,18 +148,20 @@ void learn_worlds(Session& session, const StepData& step) {
   session.out.a.world_size = std::max(session.out.a.world_size, step.a->world_size);
   session.out.b.world_size = std::max(session.out.b.world_size, step.b->world_size);
   session.worlds = {session.out.a.world_size, session.out.b.world_size};
-  for (const dump::DumpStep* side : {&*step.a, &*step.b})
-    for (const auto& [name, shards] : side->tensors) {
-      const Dtype dtype = shards.front().stored->dtype;
-      if (dump::is_float(dtype)) session.coarsest = session.coarsest ? coarser(*session.coarsest, dtype) : dtype;
-    }
+  const auto keep_coarser = [](std::optional<Dtype>& kept, Dtype dtype) {
+    if (dump::is_float(dtype)) kept = kept ? coarser(*kept, dtype) : dtype;
+  };
+  for (const dump::DumpStep* side : {&*step.a, &*step.b}) {
+    if (side->computed_in) keep_coarser(session.computed_in, *side->computed_in);
+    for (const auto& [name, shards] : side->tensors) keep_coarser(session.coarsest, shards.front().stored->dtype);
+  }
 }
 
 // Where a rank left no file nothing can be said of its copies, even if the others hold every element.
 void note_missing_ranks(Session& session, const StepData& step) {
   for (const auto& [side, data] : {std::pair{"A", &step.a}, std::pair{"B", &step.b}})
     if (*data && !(*data)->missing_ranks.empty())
-      session.gaps[std::string(side) + " lacks files of " + ranks_text((*data)->missing_ranks)].insert(step.number);
+      session.gaps.add(std::string(side) + " lacks files of " + ranks_text((*data)->missing_ranks), "", step.number);
 }
 
 std::string compare_step(Session& session, const StepData& step) {
@@ -178,12 +171,18 @@ std::string compare_step(Session& session, const StepData& step) {
     return std::any_of(session.out.controls.begin(), session.out.controls.end(),
                        [&](const Control& control) { return control.dtype == dtype; });
   };
+  std::map<std::string, bool> others;  // categories: have their names nothing in common?
   for (const std::string& name : names_of(session, step)) {
     if (is_metric(name)) {
       compare_metric(session, step.metrics_a, step.metrics_b, step.number, name);
       continue;
     }
-    const ComparedTensor compared = compare_tensor(session, {'A', *step.a}, {'B', *step.b}, name);
+    const StepSide a{'A', *step.a}, b{'B', *step.b};
+    const std::string category = category_of(name);
+    const auto [other, first] = others.try_emplace(category);
+    if (first && (other->second = names_are_others(a, b, category))) note_other_names(session, a, b, category);
+    if (other->second) continue;
+    const ComparedTensor compared = compare_tensor(session, a, b, name);
     if (!compared.sound || compared.elements == 0 || controlled(dump::name_of(compared.dtype))) continue;
     const auto [at, fresh] = smallest.try_emplace(compared.dtype, compared.elements, name);
     if (!fresh && compared.elements < at->second.first) at->second = {compared.elements, name};
@@ -242,7 +241,11 @@ std::string compare_steps(Session& session, const dump::DumpFolder& a, const dum
 
 void conclude(Session& session) {
   Comparison& out = session.out;
-  for (const auto& [why, steps] : session.gaps) out.incomplete.push_back(steps_text(steps) + ": " + why);
+  for (std::string& sentence : session.gaps.sentences()) out.incomplete.push_back(std::move(sentence));
+  for (const auto& [dtypes, names] : session.dtypes)
+    out.notes.push_back(std::to_string(names.size()) + (names.size() == 1 ? " tensor is " : " tensors are ") +
+                        dtypes.first + " in A and " + dtypes.second + " in B, such as " + *names.begin() +
+                        ": the coarser type's tolerance holds");
   if (out.steps.empty() && out.all_differences == 0)
     out.incomplete.push_back("there is nothing that both folders have, so nothing was compared");
   for (const auto& [category, summary] : out.summaries) out.categories.push_back(category);
@@ -263,6 +266,9 @@ Result<Comparison> compare_folders(const std::string& path_a, const std::string&
   session.out.b.path = path_b;
   for (const dump::DumpFolder* folder : {&*a, &*b})
     session.out.notes.insert(session.out.notes.end(), folder->notes.begin(), folder->notes.end());
+  if (session.wanted_metric())
+    for (const dump::DumpFolder* folder : {&*a, &*b})
+      session.out.incomplete.insert(session.out.incomplete.end(), folder->missing.begin(), folder->missing.end());
   if (const std::string fault = compare_steps(session, *a, *b); !fault.empty()) return Error{fault};
   if (!options.only.empty() && session.out.summaries.empty() && session.out.incomplete.empty())
     return Error{"--only " + options.only + ": no tensor and no metric that both folders have matches it"};

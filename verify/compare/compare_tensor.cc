@@ -2,7 +2,7 @@
 //
 // One tensor of one step: both sides by themselves, then against each other.
 
-#include <cmath>
+#include <algorithm>
 
 #include "verify/compare/order.h"
 #include "verify/compare/session.h"
@@ -15,6 +15,24 @@ constexpr size_t kMostLocated = 50;  // so many differences get a place and a hi
 const std::vector<dump::Shard>* shards_of(const StepSide& side, const std::string& name) {
   const auto found = side.step.tensors.find(name);
   return found == side.step.tensors.end() ? nullptr : &found->second;
+}
+
+std::vector<std::string> names_in(const StepSide& side, const std::string& category) {
+  std::vector<std::string> names;
+  for (const auto& [name, shards] : side.step.tensors)
+    if (category_of(name) == category) names.push_back(name);
+  return names;
+}
+
+// The one tensor of the other side that has no counterpart, either, and the same shape: perhaps it is the same one.
+std::string renamed_hint(const StepSide& has, const StepSide& lacks, const std::string& name) {
+  const std::vector<int64_t>& shape = has.step.tensors.at(name).front().placement.global;
+  std::vector<std::string> candidates;
+  for (const std::string& each : names_in(lacks, category_of(name)))
+    if (!shards_of(has, each) && shards_of(lacks, each)->front().placement.global == shape) candidates.push_back(each);
+  if (candidates.size() != 1) return "";
+  return "only " + std::string(1, lacks.name) + " has " + candidates[0] + ", of the same shape " +
+         dump::shape_text(shape) + ": the same parameter under another name? Names must be equal to be compared";
 }
 
 // A tensor that one side lacks.
@@ -30,9 +48,10 @@ void note_missing(Session& session, const StepSide& has, const StepSide& lacks, 
   difference.kind = "missing";
   difference.side = lacks.name;
   difference.sentence = std::string("only ") + has.name + " has it, " + side + " has other tensors of " + category;
-  if (category == "grad")
+  difference.hint = renamed_hint(has, lacks, name);
+  if (category == "grad" && difference.hint.empty())
     difference.hint = "a gradient that is not there: a parameter that is not used, is frozen, or was lost";
-  if (category == "adam_m" || category == "adam_v")
+  if ((category == "adam_m" || category == "adam_v" || category == "momentum") && difference.hint.empty())
     difference.hint = "a parameter without optimizer state: the optimizer does not hold it, so it is never updated";
   session.add(std::move(difference));
 }
@@ -128,6 +147,29 @@ bool note_mismatch(Session& session, const GlobalTensor& a, const GlobalTensor& 
 
 }  // namespace
 
+bool names_are_others(const StepSide& a, const StepSide& b, const std::string& category) {
+  const std::vector<std::string> left = names_in(a, category);
+  const auto shared = [&](const std::string& name) { return shards_of(b, name) != nullptr; };
+  return a.step.missing_ranks.empty() && b.step.missing_ranks.empty() && !left.empty() && b.has_category(category) &&
+         std::none_of(left.begin(), left.end(), shared);
+}
+
+void note_other_names(Session& session, const StepSide& a, const StepSide& b, const std::string& category) {
+  const auto some = [&](const StepSide& side) {
+    const std::vector<std::string> names = names_in(side, category);
+    return names[0] + (names.size() > 1 ? " and " + std::to_string(names.size() - 1) + " more" : "");
+  };
+  Difference difference;
+  difference.step = a.step.number;
+  difference.name = category + "/";
+  difference.kind = "missing";
+  difference.sentence = "A and B have no name in common: A has " + some(a) + ", B " + some(b);
+  difference.hint =
+      "two ways to name one model's parameters: let both sides dump the same names (the bundled trainer's are those of "
+      "a nanoGPT state dict)";
+  session.add(std::move(difference));
+}
+
 ComparedTensor compare_tensor(Session& session, const StepSide& a, const StepSide& b, const std::string& name) {
   const std::vector<dump::Shard>* const shards_a = shards_of(a, name);
   const std::vector<dump::Shard>* const shards_b = shards_of(b, name);
@@ -143,13 +185,12 @@ ComparedTensor compare_tensor(Session& session, const StepSide& a, const StepSid
   if (note_mismatch(session, left.tensor, right.tensor, step)) return {};
 
   const Dtype dtype = coarser(left.tensor.dtype, right.tensor.dtype);
+  if (left.tensor.dtype != right.tensor.dtype)
+    session.dtypes[{dump::name_of(left.tensor.dtype), dump::name_of(right.tensor.dtype)}].insert(name);
   const Tolerance tolerance = session.tolerance(dtype);
   const Values values = compare_values(left.tensor, right.tensor, tolerance);
   Summary& summary = session.summary(name);
   session.out.steps.insert(step);
-  if (values.nan_a > 0 && values.outcome == Outcome::bitwise)
-    session.out.notes.push_back("step " + std::to_string(step) + ": " + name + " has " + std::to_string(values.nan_a) +
-                                " NaNs, the same ones in A and B");
   if (values.outcome == Outcome::bitwise) summary.bitwise++;
   if (values.outcome == Outcome::within) {
     summary.within++;

@@ -14,6 +14,10 @@ namespace {
 
 using dump::Shard;
 
+constexpr const char* kBothNan =
+    "NaNs on both sides: the trainings may have failed in the same way, and numbers that are none cannot be the same; "
+    "find what makes the first of them";
+
 std::string number_text(double value) {
   char text[32];
   std::snprintf(text, sizeof text, "%.6g", value);
@@ -128,10 +132,11 @@ std::string shard_order_hint(const GlobalTensor& a, const GlobalTensor& b, const
 std::string tensor_hint(const GlobalTensor& a, const GlobalTensor& b, const std::vector<Shard>& shards_b,
                         const Values& values, const Place& place, const Worlds& worlds) {
   if (values.nan_b > 0 && values.nan_a == 0)
-    return "B has " + std::to_string(values.nan_b) +
-           " NaNs: a division by zero, an overflow, or memory that was never written";
-  if (values.nan_a > 0 && values.nan_b == 0) return "A, not B, has " + std::to_string(values.nan_a) + " NaNs";
-  if (values.nan_a + values.nan_b + values.inf_a + values.inf_b > 0) return "";
+    return "B has " + std::to_string(values.nan_b) + (values.nan_b == 1 ? " NaN" : " NaNs") +
+           ": a division by zero, an overflow, or memory that was never written";
+  if (values.nan_a > 0 && values.nan_b == 0) return "A, not B, has NaNs: " + std::to_string(values.nan_a);
+  if (values.nan_a > 0) return kBothNan;
+  if (values.inf_a + values.inf_b > 0) return "";
   const auto only_some = [&]() -> std::string {
     if (place.other_ranks_b.empty() || place.ranks_b.empty()) return "";
     return "only elements of " + ranks_text({place.ranks_b.begin(), place.ranks_b.end()}) + " of B differ; those of " +
@@ -158,6 +163,7 @@ std::string tensor_hint(const GlobalTensor& a, const GlobalTensor& b, const std:
 }
 
 std::string metric_hint(const std::string& name, double a, double b, const Worlds& worlds) {
+  if (std::isnan(a) && std::isnan(b)) return kBothNan;
   if (std::isnan(b) || std::isnan(a) || a == 0 || b == 0) return "";
   const double ratio = b / a;
   if (name == "norm") {
@@ -185,7 +191,7 @@ std::string metric_hint(const std::string& name, double a, double b, const World
   return "";
 }
 
-std::string stage_hint(const std::string& category) {
+static std::string look_at_stage(const std::string& category) {
   const std::string before = "nothing that was compared before it differs; ";
   if (category == "batch" || category == "tokens")
     return "they were not given the same data: look at the sampler, its seed and epoch, and at how the batch is cut "
@@ -202,15 +208,24 @@ std::string stage_hint(const std::string& category) {
   if (category == "norm")
     return before + "where gradients are among that, look at which ranks' squares enter the norm, and how often";
   if (category == "lr" || category == "loss_scale") return before + "look at the schedule or the scaler";
-  if (category == "param")
+  if (category == "param" || category == "master")
     return before +
-           "where gradients and norm are among that, look at the optimizer: clipping, step count, weight decay, "
-           "parameters it does not hold, the gathering after the update";
-  if (category == "adam_m" || category == "adam_v")
+           "where gradients and the optimizer's state are among that, look at the update: step count, weight decay, "
+           "parameters it does not hold, the gathering after it";
+  if (category == "adam_m" || category == "adam_v" || category == "momentum")
     return before +
-           "where gradients are among that, look at the optimizer's state: what it is updated with, and what was "
-           "restored";
+           "where gradients and norm are among that, look at what the optimizer's state is updated with: clipping, the "
+           "parameters it holds, and what was restored";
   return "";
+}
+
+std::string look_at(const std::string& kind, char side, const std::string& category) {
+  const bool placed_wrongly = kind == "gap" || kind == "overlap" || (kind == "shape" && side != 0);
+  if (placed_wrongly)
+    return std::string("the code that writes this dump: ") + side + " is not sound by itself, comparing " + side +
+           " with " + side + " says the same";
+  if (kind == "missing" || kind == "shape" || kind == "dtype") return "";
+  return look_at_stage(category);
 }
 
 }  // namespace lockstep::verify

@@ -23,7 +23,8 @@ std::string tensor_hint(const GlobalTensor& a, const GlobalTensor& b, const std:
 
 std::string metric_hint(const std::string& name, double a, double b, const Worlds& worlds);
 
-// For the first difference of all: what it means that everything before it in the step is the same.
-std::string stage_hint(const std::string& category);
+// For the first difference of all, where to look: what it means that everything before it in the step is the same, or,
+// where one dump is wrong by itself, at its writer. `kind` and `side` are a Difference's.
+std::string look_at(const std::string& kind, char side, const std::string& category);
 
 }  // namespace lockstep::verify

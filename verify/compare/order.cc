@@ -2,6 +2,7 @@
 
 #include "verify/compare/order.h"
 
+#include <algorithm>
 #include <map>
 #include <tuple>
 #include <vector>
@@ -13,11 +14,10 @@ constexpr int kOther = 50;
 constexpr int kAfterItsParts = 1000;
 
 int category_place(const std::string& category) {
-  static const std::map<std::string, int> places = {{"batch", 0}, {"tokens", 1},     {"act", 2},    {"loss", 3},
-                                                    {"grad", 4},  {"loss_scale", 5}, {"norm", 6},   {"lr", 7},
-                                                    {"param", 8}, {"adam_m", 9},     {"adam_v", 10}};
-  const auto found = places.find(category);
-  return found == places.end() ? 11 : found->second;
+  static const std::vector<std::string> order = {"batch",      "tokens", "act",  "loss",   "grad",
+                                                 "loss_scale", "norm",   "lr",   "adam_m", "adam_v",
+                                                 "momentum",   "master", "param"};
+  return static_cast<int>(std::find(order.begin(), order.end(), category) - order.begin());
 }
 
 // Parts of a model in the order in which a token passes them. Words that never stand beside each other may share a

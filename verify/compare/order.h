@@ -2,8 +2,8 @@
 //
 // The order in which a training computes what a dump holds, so that the first difference in it is where things went
 // wrong and the others are its consequences: within a step the batch, activations from the first layer to the last, the
-// loss, gradients from the last layer to the first, the norm, loss scale and learning rate, parameters, optimizer
-// state.
+// loss, gradients from the last layer to the first, the norm, loss scale and learning rate, the optimizer's state, and
+// the parameters that are computed from it.
 //
 // Names tell the place of a layer: numbers are compared as numbers, and the words that common models use for their
 // parts (nanoGPT, Llama, GPT-NeoX, Megatron) have their places. Words that are not known stand between, in the order of

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "verify/compare/compare.h"
+#include "verify/compare/gaps.h"
 #include "verify/compare/hint.h"
 
 namespace lockstep::verify {
@@ -13,8 +14,11 @@ struct Session {
   const CompareOptions& options;
   Comparison out = {};
   Worlds worlds = {};
-  std::map<std::string, std::set<int64_t>> gaps = {};  // what is incomplete -> in which steps
-  std::optional<Dtype> coarsest = {};                  // of floats seen so far; metrics are held to its tolerance
+  Gaps gaps = {};
+  // Types of A and B, where they are not the same -> tensors of which that is so.
+  std::map<std::pair<std::string, std::string>, std::set<std::string>> dtypes = {};
+  std::optional<Dtype> computed_in = {};  // the coarsest type that a side says it computed in
+  std::optional<Dtype> coarsest = {};     // of floats seen so far; metrics are held to its tolerance
 
   bool wanted(const std::string& name) const;
   bool wanted_metric() const;
@@ -36,6 +40,9 @@ struct ComparedTensor {
   Dtype dtype = Dtype::f32;
   int64_t elements = 0;
 };
+// A and B call all tensors of a category by other names: one difference.
+bool names_are_others(const StepSide& a, const StepSide& b, const std::string& category);
+void note_other_names(Session& session, const StepSide& a, const StepSide& b, const std::string& category);
 ComparedTensor compare_tensor(Session& session, const StepSide& a, const StepSide& b, const std::string& name);
 
 // The metrics of a step: names in the order of the computation, and their comparison.

@@ -171,6 +171,10 @@ Values compare_values(const GlobalTensor& a, const GlobalTensor& b, const Tolera
   bool special = false;
   if (same_bits(a, b, special)) {
     if (special) count_special(a, values);
+    if (values.nan_a > 0) {  // a NaN is the same as nothing, itself included
+      values.outcome = Outcome::different;
+      values.relative = std::numeric_limits<double>::infinity();
+    }
     return values;
   }
   BlockReader left(a), right(b);

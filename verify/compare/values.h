@@ -25,7 +25,7 @@ struct Values {
   double norm_a = 0, norm_b = 0;    // of the finite elements
   double cosine = 1;                // 1 where a norm is 0
   std::optional<uint64_t> max_ulp;  // for floats of one type
-  int64_t nan_a = 0, nan_b = 0;     // counted also where all bits are the same
+  int64_t nan_a = 0, nan_b = 0;     // with one the outcome is different, even where all bits are the same
   int64_t inf_a = 0, inf_b = 0;
 };
 

@@ -6,7 +6,6 @@
 #include <cstdio>
 #include <fstream>
 #include <iterator>
-#include <limits>
 #include <optional>
 #include <system_error>
 
@@ -30,25 +29,62 @@ std::optional<int64_t> number_in(const std::string& name, const std::string& bef
   return number;
 }
 
+constexpr int kMostRanks = 10'000'000;
+
+// By name, so that what is told does not depend on the file system.
+std::vector<std::filesystem::path> in_order(const std::filesystem::path& folder, std::error_code& failed) {
+  std::vector<std::filesystem::path> paths;
+  for (std::filesystem::directory_iterator at(folder, failed), end; !failed && at != end; at.increment(failed))
+    paths.push_back(at->path());
+  std::sort(paths.begin(), paths.end());
+  return paths;
+}
+
 std::string read_all(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
+// What is in a folder and no part of a dump: passed over, and said, for it may have been meant as one.
+class Strangers {
+ public:
+  void add(const std::string& name) {
+    if (count_++ < kNamed) names_ += (names_.empty() ? "" : ", ") + name;
+  }
+  void tell(const std::filesystem::path& folder, const std::string& expected, std::vector<std::string>& notes) const {
+    if (count_ == 0) return;
+    const std::string more = count_ > kNamed ? " and " + std::to_string(count_ - kNamed) + " more" : "";
+    notes.push_back(folder.string() + ": passed over " + names_ + more + "; in this folder a dump has " + expected);
+  }
+
+ private:
+  static constexpr size_t kNamed = 5;
+  size_t count_ = 0;
+  std::string names_;
+};
+
 std::optional<Error> list_step(const std::filesystem::path& path, std::map<int, std::filesystem::path>& ranks,
                                std::vector<std::string>& notes) {
   std::error_code failed;
-  for (const auto& entry : std::filesystem::directory_iterator(path, failed)) {
-    const std::string name = entry.path().filename().string();
-    if (number_in(name, "rank", kPartEnd))
-      notes.push_back(entry.path().string() + " was left by a rank that was ended before its dump was complete");
+  Strangers strangers;
+  for (const auto& entry : in_order(path, failed)) {
+    const std::string name = entry.filename().string();
+    if (number_in(name, "rank", kPartEnd)) {
+      notes.push_back(entry.string() + " was left by a rank that was ended before its dump was complete");
+      continue;
+    }
     const std::optional<int64_t> rank = number_in(name, "rank", kFileEnd);
-    if (!rank || *rank > std::numeric_limits<int>::max()) continue;
-    if (const auto [at, fresh] = ranks.emplace(static_cast<int>(*rank), entry.path()); !fresh)
-      return Error{entry.path().string() + " and " + at->second.filename().string() + " are both of rank " +
+    if (!rank || *rank > kMostRanks) {
+      strangers.add(name);
+      continue;
+    }
+    if (const auto [at, fresh] = ranks.emplace(static_cast<int>(*rank), entry); !fresh)
+      return Error{entry.string() + " and " + at->second.filename().string() + " are both of rank " +
                    std::to_string(*rank)};
   }
   if (failed) return Error{path.string() + ": the folder cannot be read: " + failed.message()};
+  strangers.tell(path, "files rank00000.safetensors, one a rank", notes);
+  if (ranks.empty()) notes.push_back(path.string() + ": passed over, for it holds no rank's file");
   return std::nullopt;
 }
 
@@ -67,6 +103,21 @@ std::string lost_placement_fault(const Safetensors& file) {
     if (key.rfind(prefix, 0) == 0 && !file.find(key.substr(prefix.size())))
       return file.path() + ": its metadata have \"" + key + "\", but there is no tensor \"" +
              key.substr(prefix.size()) + "\" in it";
+  return "";
+}
+
+// All files of a step say the same of it, or nothing.
+std::string computed_in_fault(const Safetensors& file, std::optional<Dtype>& computed_in) {
+  const auto found = file.metadata().find("computed_in");
+  if (found == file.metadata().end()) return "";
+  const std::optional<Dtype> dtype = dtype_named(found->second);
+  if (!dtype || !is_float(*dtype))
+    return file.path() + ": its metadata say computed_in \"" + found->second +
+           "\"; expected F64, F32, F16 or BF16, the type of the activations";
+  if (computed_in && *computed_in != *dtype)
+    return file.path() + ": its metadata say computed_in " + found->second + ", those of another rank " +
+           name_of(*computed_in) + "; the folder holds the dumps of two runs, use an empty one for each";
+  computed_in = dtype;
   return "";
 }
 
@@ -97,20 +148,27 @@ Result<DumpFolder> open_folder(const std::filesystem::path& path) {
                  (std::filesystem::exists(path, failed) ? "a file" : "nothing")};
   DumpFolder folder;
   folder.path = path;
-  for (const auto& entry : std::filesystem::directory_iterator(path, failed)) {
-    const std::optional<int64_t> step = number_in(entry.path().filename().string(), "step", "");
-    if (!step || !entry.is_directory(failed)) continue;
+  Strangers strangers;
+  for (const auto& entry : in_order(path, failed)) {
+    const std::string name = entry.filename().string();
+    const std::optional<int64_t> step = number_in(name, "step", "");
+    std::error_code unknown;
+    if (!step || !std::filesystem::is_directory(entry, unknown)) {
+      if (name != kMetricsFile) strangers.add(name);
+      continue;
+    }
     auto [at, fresh] = folder.steps.try_emplace(*step);
-    if (!fresh) return Error{entry.path().string() + ": there is another folder for step " + std::to_string(*step)};
-    if (const auto error = list_step(entry.path(), at->second, folder.notes)) return *error;
-    if (at->second.empty()) folder.steps.erase(at);
+    if (!fresh) return Error{entry.string() + ": there is another folder for step " + std::to_string(*step)};
+    if (const auto error = list_step(entry, at->second, folder.notes)) return *error;
   }
   if (failed) return Error{path.string() + ": the folder cannot be read: " + failed.message()};
+  std::erase_if(folder.steps, [](const auto& each) { return each.second.empty(); });
+  strangers.tell(path, "metrics.jsonl and folders step000001, one a step", folder.notes);
   const std::filesystem::path lines = path / kMetricsFile;
   if (std::filesystem::exists(lines, failed)) {
     if (!std::filesystem::is_regular_file(lines, failed))
       return Error{lines.string() + ": expected a file of lines of JSON"};
-    Result<std::vector<Metrics>> metrics = read_metrics(lines.string(), read_all(lines), folder.notes);
+    Result<std::vector<Metrics>> metrics = read_metrics(lines.string(), read_all(lines), folder.notes, folder.missing);
     if (!metrics) return Error{metrics.error()};
     folder.metrics = std::move(*metrics);
   }
@@ -141,6 +199,7 @@ Result<DumpStep> open_step(const DumpFolder& folder, int64_t step) {
     if (fault.empty()) fault = metadata_fault(*file, "step", step);
     if (fault.empty()) fault = metadata_fault(*file, "rank", rank);
     if (fault.empty()) fault = lost_placement_fault(*file);
+    if (fault.empty()) fault = computed_in_fault(*file, out.computed_in);
     if (!fault.empty()) return Error{fault};
     if (const auto said = file->metadata().find("world_size"); said != file->metadata().end()) {
       if (!world) world = {said->second, path.string()};
@@ -154,7 +213,7 @@ Result<DumpStep> open_step(const DumpFolder& folder, int64_t step) {
   out.world_size = highest + 1;
   if (world) {
     const std::optional<int64_t> size = number_in(world->first, "", "");
-    if (!size || *size <= highest || *size > 10'000'000)
+    if (!size || *size <= highest || *size > kMostRanks)
       return Error{world->second + ": its world_size \"" + world->first + "\" is no number of ranks that has a rank " +
                    std::to_string(highest) + "; the folder may hold the dumps of two runs"};
     out.world_size = static_cast<int>(*size);

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,7 @@ struct DumpFolder {
   std::map<int64_t, std::map<int, std::filesystem::path>> steps;  // step -> rank -> file
   std::vector<Metrics> metrics;                                   // one a step and rank, by step, then by rank
   std::vector<std::string> notes;                                 // what was passed over, and why
+  std::vector<std::string> missing;                               // what was there once, or was meant to be
 };
 
 Result<DumpFolder> open_folder(const std::filesystem::path& path);
@@ -44,6 +46,7 @@ struct DumpStep {
   int64_t number;
   int world_size;
   std::vector<int> missing_ranks;
+  std::optional<Dtype> computed_in;  // as the files say: what the noise in their floats is that of
   std::vector<Safetensors> files;
   std::map<std::string, std::vector<Shard>> tensors;  // shards by rank
 };

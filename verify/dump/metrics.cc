@@ -100,7 +100,7 @@ std::string metrics_line(const Metrics& metrics) {
 }
 
 Result<std::vector<Metrics>> read_metrics(const std::string& path, const std::string& text,
-                                          std::vector<std::string>& notes) {
+                                          std::vector<std::string>& notes, std::vector<std::string>& missing) {
   std::map<std::pair<int64_t, int>, Metrics> lines;
   size_t again = 0;
   for (size_t begin = 0, number = 1; begin < text.size(); number++) {
@@ -111,11 +111,16 @@ Result<std::vector<Metrics>> read_metrics(const std::string& path, const std::st
     const std::string where = path + ": line " + std::to_string(number);
     std::string fault;
     const std::optional<Metrics> metrics = read_line(line, fault);
-    if (!metrics && end == text.size()) {
-      notes.push_back(where + " is cut off and was left out; its writer was killed");
+    const bool ended = end < text.size(), closed = line.find_last_of('}') != std::string::npos;
+    if (!metrics && !ended && !closed) {
+      missing.push_back(where + " is cut off: its writer was killed, and what it said of its step is not known");
       continue;
     }
-    if (!metrics) return Error{where + ": " + fault + "; a line is {\"step\": 1, \"rank\": 0, \"loss\": 5.5, ...}"};
+    if (!metrics)
+      return Error{where + ": " + fault +
+                   "; a line is {\"step\": 1, \"rank\": 0, \"loss\": 5.5, ...}; remove it if its " +
+                   "writer was killed"};
+    if (!ended) notes.push_back(where + " has no end of line, and counts, for nothing of it is missing");
     again += !lines.insert_or_assign({metrics->step, metrics->rank}, *metrics).second;
   }
   if (again)

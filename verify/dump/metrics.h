@@ -27,8 +27,8 @@ struct Metrics {
 
 std::string metrics_line(const Metrics& metrics);  // ends in a newline
 // One a step and rank, by step, then rank. Where a step was run again (a restart), its last line counts, and a note
-// says so.
+// says so. A last line that is cut off is left out, and said in `missing`.
 Result<std::vector<Metrics>> read_metrics(const std::string& path, const std::string& text,
-                                          std::vector<std::string>& notes);
+                                          std::vector<std::string>& notes, std::vector<std::string>& missing);
 
 }  // namespace lockstep::dump

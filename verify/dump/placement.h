@@ -49,14 +49,6 @@ int64_t global_offset(const Placement& placement, int64_t local);
 // ascending.
 std::vector<Range> runs_of(const Placement& placement);
 
-// Ranges along one dimension, such as a tensor parallel rank's rows of queries, keys and values: a slice where it is
-// one range, else flat ranges.
-Placement cut(const std::vector<int64_t>& global, size_t dimension, const std::vector<Range>& ranges,
-              Placement::Kind kind = Placement::Kind::owned);
-// Elements [begin, end) of a part, such as what ZeRO leaves to a rank of a part that tensor parallelism left to its
-// group.
-Placement flat_part(const Placement& part, int64_t begin, int64_t end, Placement::Kind kind = Placement::Kind::owned);
-
 // [3, 17] for an offset in a tensor of this shape.
 std::vector<int64_t> index_of(int64_t offset, const std::vector<int64_t>& shape);
 

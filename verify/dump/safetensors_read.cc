@@ -24,6 +24,12 @@ using nlohmann::json;
 
 constexpr uint64_t kLengthBytes = 8;
 
+std::string cut_off(const std::string& path, uint64_t size, uint64_t least, const std::string& where) {
+  return path + ": byte " + std::to_string(size) + ": the safetensors file is truncated, it ends " + where +
+         "; expected at least " + std::to_string(least) +
+         " bytes: copy it again, or, if its writer was killed, dump this step again";
+}
+
 // JSON allows a name twice and parsers keep the last; here that would lose a tensor.
 Result<json> parse_header(const std::string& path, const char* text, uint64_t size) {
   std::vector<std::set<std::string>> keys;
@@ -101,9 +107,12 @@ std::string check_bytes(const std::string& path, const std::vector<StoredTensor>
     at += tensor.bytes;
     before = &tensor;
   }
-  if (data + at > size)
-    return path + ": truncated: the header promises " + std::to_string(data + at) + " bytes, the file has " +
-           std::to_string(size);
+  if (data + at > size) {
+    const auto torn = std::find_if(tensors.begin(), tensors.end(), [&](const StoredTensor& tensor) {
+      return data + tensor.offset + tensor.bytes > size;
+    });
+    return cut_off(path, size, data + at, "in tensor \"" + torn->name + "\"");
+  }
   if (data + at < size)
     return path + ": byte " + std::to_string(data + at) + ": " + std::to_string(size - data - at) +
            " bytes follow that no tensor claims";
@@ -115,16 +124,13 @@ std::string system_error() { return std::system_category().message(errno); }
 }  // namespace
 
 Result<Safetensors> Safetensors::view(const std::byte* bytes, uint64_t size, const std::string& name) {
-  if (size < kLengthBytes)
-    return Error{name + ": expected a safetensors file, which has at least 8 bytes, found " + std::to_string(size)};
+  if (size < kLengthBytes) return Error{cut_off(name, size, kLengthBytes, "before its header")};
   uint64_t length = 0;
   for (size_t i = kLengthBytes; i-- > 0;) length = length << 8 | static_cast<uint64_t>(bytes[i]);
   if (length > kMaxHeaderBytes)
     return Error{name + ": byte 0: a header of " + std::to_string(length) + " bytes, where at most " +
                  std::to_string(kMaxHeaderBytes) + " are allowed; is it a safetensors file?"};
-  if (length > size - kLengthBytes)
-    return Error{name + ": truncated: the header ends at byte " + std::to_string(kLengthBytes + length) +
-                 ", the file has " + std::to_string(size)};
+  if (length > size - kLengthBytes) return Error{cut_off(name, size, kLengthBytes + length, "in its header")};
   Result<json> header = parse_header(name, reinterpret_cast<const char*>(bytes) + kLengthBytes, length);
   if (!header) return Error{header.error()};
 

@@ -40,8 +40,8 @@ struct Writer::Step {
   std::vector<Waiting> waiting;
 };
 
-Writer::Writer(std::filesystem::path folder, int rank, int world_size)
-    : folder_(std::move(folder)), rank_(rank), world_size_(world_size) {
+Writer::Writer(std::filesystem::path folder, int rank, int world_size, std::optional<Dtype> computed_in)
+    : folder_(std::move(folder)), rank_(rank), world_size_(world_size), computed_in_(computed_in) {
   if (rank < 0 || rank >= world_size)
     throw std::runtime_error(folder_.string() + ": there is no rank " + std::to_string(rank) + " of " +
                              std::to_string(world_size));
@@ -66,6 +66,7 @@ void Writer::begin_step(int64_t step) {
                      {"step", std::to_string(step)},
                      {"rank", std::to_string(rank_)},
                      {"world_size", std::to_string(world_size_)}};
+  if (computed_in_) step_->metadata["computed_in"] = name_of(*computed_in_);
 }
 
 void Writer::tensor(std::string name, Dtype dtype, const void* data, std::vector<int64_t> local_shape,

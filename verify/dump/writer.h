@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,7 +32,9 @@ inline constexpr int kFormatVersion = 1;
 
 class Writer {
  public:
-  Writer(std::filesystem::path folder, int rank, int world_size);
+  // `computed_in`: the type of the activations, where it is coarser than that of what is dumped (bf16 with fp32
+  // gradients and master weights): the noise in these is that type's.
+  Writer(std::filesystem::path folder, int rank, int world_size, std::optional<Dtype> computed_in = {});
   ~Writer();  // a step that was not ended leaves nothing behind
   Writer(const Writer&) = delete;
   Writer& operator=(const Writer&) = delete;
@@ -47,6 +50,7 @@ class Writer {
   std::filesystem::path folder_;
   int rank_;
   int world_size_;
+  std::optional<Dtype> computed_in_;
   uint64_t header_room_ = 4096;  // what the last step's header took, at first a guess
   std::unique_ptr<Step> step_;
 };

@@ -74,7 +74,7 @@ FlatRanges ranges_of(const Parameter& parameter, int64_t begin, int64_t count) {
 
 Dumps::Dumps(const Options& options, const Communicators& comms, const Place& place, int rank, const Stream& compute)
     : options_(options), comms_(comms), place_(place), compute_(compute), activations_(options, compute) {
-  if (!options.dump.empty()) writer_.emplace(options.dump, rank, options.shape.world());
+  if (!options.dump.empty()) writer_.emplace(options.dump, rank, options.shape.world(), dump_type(options.dtype));
 }
 
 bool Dumps::wants(int64_t step) const { return writer_ && step % options_.dump_every == 0; }
@@ -124,7 +124,8 @@ void Dumps::parameters(Strategy& strategy, const std::vector<Parameter*>& all) {
   for (const Owned& piece : strategy.owned()) {
     if (!owns(strategy)) continue;
     const std::string& name = piece.parameter->name;
-    write("param/" + name, piece, piece.master);
+    write("param/" + name, piece, piece.value);
+    if (piece.master.data != piece.value.data) write("master/" + name, piece, piece.master);
     write((adam ? "adam_m/" : "momentum/") + name, piece, piece.first);
     if (adam) write("adam_v/" + name, piece, piece.second);
   }

@@ -2,8 +2,8 @@
 //
 // --dump: what a rank owns, written to a dump folder (docs/dump-format.md) so that layouts can be compared. Step 0 has
 // the first parameters; step n has the gradients of step n after reduction and division, before clipping, the
-// parameters and moments after its update, and its batch. Only owners write: of ranks that hold the same elements, the
-// first.
+// parameters (in bf16 runs as bf16, and the master weights) and moments after its update, and its batch. Only owners
+// write: of ranks that hold the same elements, the first.
 
 #pragma once
 
