@@ -12,6 +12,7 @@
 #include <set>
 #include <tuple>
 
+#include "tools/circle.h"
 #include "tools/flow.h"
 #include "tools/lookup.h"
 #include "tools/rules.h"
@@ -22,10 +23,6 @@ namespace {
 using trace::Call;
 
 constexpr size_t kInLine = 16, kRanks = 1024;
-
-struct Next {
-  size_t to = 0, rank = 0;  // on that rank's stream `to` comes behind
-};
 
 class Orders {
  public:
@@ -50,39 +47,16 @@ class Orders {
     std::vector<size_t> ranks;
   };
   Circle find() {
-    std::vector<std::vector<Next>> next(ops_.size());
+    std::vector<std::vector<Edge>> next(ops_.size());
     for (size_t i = 0; i < ops_.size(); i++)
-      for (const Next& each : next_[i])
+      for (const Edge& each : next_[i])
         if (root_of(i) != root_of(each.to)) next[root_of(i)].push_back({root_of(each.to), each.rank});
-    enum class Seen : uint8_t { no, on_the_way, done };
-    std::vector<Seen> seen(ops_.size());
-    struct Step {
-      size_t at = 0, taken = 0;
-    };
-    for (size_t start = 0; start < ops_.size(); start++) {
-      std::vector<Step> way;
-      if (seen[start] == Seen::no) way.push_back({start, 0});
-      while (!way.empty()) {
-        Step& step = way.back();
-        seen[step.at] = Seen::on_the_way;
-        if (step.taken == next[step.at].size()) {
-          seen[step.at] = Seen::done;
-          way.pop_back();
-          continue;
-        }
-        const size_t to = next[step.at][step.taken++].to;
-        if (seen[to] == Seen::no) way.push_back({to, 0});
-        if (seen[to] != Seen::on_the_way) continue;
-        Circle circle;
-        auto from = std::find_if(way.begin(), way.end(), [&](const Step& s) { return s.at == to; });
-        for (; from != way.end(); ++from) {
-          circle.points.push_back(&ops_[from->at]);
-          circle.ranks.push_back(next[from->at][from->taken - 1].rank);
-        }
-        return circle;
-      }
+    Circle circle;
+    for (const OnCircle& point : first_circle(next)) {
+      circle.points.push_back(&ops_[point.at]);
+      circle.ranks.push_back(point.rank);
     }
-    return {};
+    return circle;
   }
 
  private:
@@ -108,8 +82,8 @@ class Orders {
 
   std::map<Key, size_t> points_;
   std::vector<Flow::InLine> ops_;
-  std::vector<size_t> parent_;  // points that are one piece
-  std::vector<std::vector<Next>> next_;
+  std::vector<size_t> parent_;           // points that are one piece
+  std::vector<std::vector<Edge>> next_;  // on the edge's rank `to` comes behind
 };
 
 Kind kind_of_circle(const Orders::Circle& circle) {

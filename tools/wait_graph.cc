@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "tools/circle.h"
 #include "tools/lookup.h"
 
 namespace lockstep {
@@ -134,18 +135,18 @@ bool Downstream::is_directly_held(size_t rank) const {
 namespace {
 
 // Which of these waits each of them comes down to: those that hold a rank it misses.
-std::vector<std::vector<std::pair<size_t, size_t>>> leads_to(const Graph& graph, const std::vector<size_t>& among) {
+std::vector<std::vector<Edge>> leads_to(const Graph& graph, const std::vector<size_t>& among) {
   std::vector<Flow> behind;
   for (const size_t wait : among) {
     behind.push_back(graph.empty);
     behind.back().block(graph.waits[wait]);
   }
-  std::vector<std::vector<std::pair<size_t, size_t>>> next(among.size());
+  std::vector<std::vector<Edge>> next(among.size());
   for (size_t at = 0; at < among.size(); at++)
     for (const size_t absent : graph.waits[among[at]].absent)
       for (size_t i = 0; i < among.size(); i++) {
         const bool held = behind[i].holds(absent) || holds_directly(graph.waits[among[i]], absent);
-        if (i != at && held && graph.stances[absent] == Stance::held) next[at].emplace_back(absent, i);
+        if (i != at && held && graph.stances[absent] == Stance::held) next[at].push_back({i, absent});
       }
   return next;
 }
@@ -153,35 +154,12 @@ std::vector<std::vector<std::pair<size_t, size_t>>> leads_to(const Graph& graph,
 }  // namespace
 
 Circle find_circle(const Graph& graph, const std::vector<size_t>& among) {
-  const auto next = leads_to(graph, among);
-  enum class Seen : uint8_t { no, on_the_way, done };
-  std::vector<Seen> seen(among.size());
-  struct Step {
-    size_t wait = 0, taken = 0;
-  };
-  for (size_t start = 0; start < among.size(); start++) {
-    std::vector<Step> way{{start, 0}};
-    while (!way.empty()) {
-      Step& step = way.back();
-      seen[step.wait] = Seen::on_the_way;
-      if (step.taken == next[step.wait].size()) {
-        seen[step.wait] = Seen::done;
-        way.pop_back();
-        continue;
-      }
-      const size_t to = next[step.wait][step.taken++].second;
-      if (seen[to] == Seen::no) way.push_back({to, 0});
-      if (seen[to] != Seen::on_the_way || to == way.back().wait) continue;
-      Circle circle;
-      auto from = std::find_if(way.begin(), way.end(), [&](const Step& s) { return s.wait == to; });
-      for (; from != way.end(); ++from) {
-        circle.ranks.push_back(next[from->wait][from->taken - 1].first);
-        circle.through.push_back(&graph.waits[among[from->wait]]);
-      }
-      return circle;
-    }
+  Circle circle;
+  for (const OnCircle& point : first_circle(leads_to(graph, among))) {
+    circle.ranks.push_back(point.rank);
+    circle.through.push_back(&graph.waits[among[point.at]]);
   }
-  return {};
+  return circle;
 }
 
 const Wait* odd_message(const Graph& graph, const std::vector<size_t>& among) {
