@@ -28,18 +28,19 @@ class DataParallel : public Strategy {
   DataParallel(const Setup& setup, double bucket_bytes, std::unique_ptr<Compressor> compressor)
       : setup_(setup), buckets_(setup_, bucket_bytes, 1), compressor_(std::move(compressor)) {
     make_frozen(setup_);
-    for (const Buckets::Bucket& b : buckets_.all())
-      add_owned(owned_, b.flat, 0, b.value, b.gradient, make_state(setup_, b.value));
-    buckets_.on_reduce([this](int bucket, const Stream& stream) {
-      const View gradient = buckets_.all()[static_cast<size_t>(bucket)].gradient;
+    for (int b = 0; b < buckets_.size(); ++b)
+      add_owned(owned_, buckets_.flat(b), 0, buckets_.value(b), buckets_.gradient(b),
+                make_state(setup_, buckets_.value(b)));
+    buckets_.gradients().on_reduce([this](int bucket, View gradient) {
+      const Stream& stream = buckets_.communication();
       if (compressor_ != nullptr) return compressor_->all_reduce(bucket, gradient, setup_.group, stream);
       setup_.group.all_reduce(gradient, ncclSum, stream);
     });
   }
 
-  void begin_step(int) override { buckets_.begin_step(); }
-  void after_backward(int module, int k) override { buckets_.after_backward(module, k); }
-  void finish_gradients() override { buckets_.finish(); }
+  void begin_step(int) override { buckets_.gradients().begin_step(); }
+  void after_backward(int module, int k) override { buckets_.gradients().after_backward(module, k); }
+  void finish_gradients() override { buckets_.gradients().finish(); }
 
   std::vector<Owned>& owned() override { return owned_; }
   const Comm& owners() const override { return alone_; }

@@ -18,6 +18,8 @@ struct FsdpSettings {
   bool keep_root = true;  // the root unit stays gathered from forward to backward pass, as FSDP does; ZeRO-3 does not
   bool keep_all = false;  // all units do (SHARD_GRAD_OP)
   bool keep_for_step = false;  // and over all micro-batches of a step, with gradients open in several (a pipeline)
+  // Gradients are added up whole, and reduced in the last micro-batch of a step only (PyTorch's no_sync).
+  bool no_sync = false;
   bool prefetch_forward = false, prefetch_backward = true;
   // Over which parameters are sharded, and what is replicated (HYBRID_SHARD); without it `shard` is the whole group.
   const Comm* shard = nullptr;

@@ -9,31 +9,27 @@
 
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <vector>
 
 #include "reference/train/parallel/flat.h"
+#include "reference/train/parallel/unit_gradients.h"
 
 namespace train {
 
-class ShardedGradients {
+class ShardedGradients : public UnitGradients {
  public:
   // `groups`, of trainable parameters, in the order of the model. `own_slots`: every group has a slot of its own (a
   // pipeline holds gradients of several micro-batches' modules open).
   ShardedGradients(const Setup& setup, std::vector<Flat> groups, const Comm& shard_group, bool own_slots,
                    const Stream& communication);
 
-  // Called on the communication stream after a group's last micro-batch was reduced.
-  using Then = std::function<void(int group, View shard)>;
-  void then(Then then) { then_ = std::move(then); }
+  void begin_step() override;
+  void before_backward(int module, int k) override;
+  void after_backward(int module, int k) override;
+  void finish() override;
 
-  void begin_step();
-  void before_backward(int module, int k);
-  void after_backward(int module, int k);
-  void finish();  // everything is reduced before later work of the compute stream
-
-  View shard(int group) const { return groups_[static_cast<size_t>(group)].shard; }
+  View shard(int group) const override { return groups_[static_cast<size_t>(group)].shard; }
 
  private:
   struct Slot {
@@ -64,7 +60,6 @@ class ShardedGradients {
   size_t turn_ = 0;
   std::vector<std::vector<int>> used_by_;  // module -> groups
   Event all_reduced_;
-  Then then_;
 };
 
 }  // namespace train

@@ -10,7 +10,7 @@
 //
 // Stage 2 (section 5.2): gradients are sharded as well. A whole gradient never exists, so every micro-batch is reduced:
 // m reduce-scatters and one all-gather of P e. Memory in fp32: 4 P + (4 + 8) P / n, and the slots for buckets under
-// way.
+// way. With `--no-sync` gradients stay whole until the last micro-batch: that is stage 1.
 //
 // Buckets are padded to a multiple of n elements; the padding travels too.
 
@@ -45,23 +45,24 @@ class Zero1 : public Strategy {
  public:
   Zero1(const Setup& setup, double bucket_bytes) : setup_(setup), buckets_(setup_, bucket_bytes, setup_.group.size()) {
     make_frozen(setup_);
-    for (const Buckets::Bucket& b : buckets_.all()) {
-      const View value = mine(b, b.value);
-      add_owned(owned_, b.flat, setup_.group.rank(), value, mine(b, b.gradient), make_state(setup_, value));
+    for (int b = 0; b < buckets_.size(); ++b) {
+      const View value = mine(b, buckets_.value(b));
+      add_owned(owned_, buckets_.flat(b), setup_.group.rank(), value, mine(b, buckets_.gradient(b)),
+                make_state(setup_, value));
     }
-    buckets_.on_reduce([this](int bucket, const Stream& stream) {
-      const Buckets::Bucket& b = buckets_.all()[static_cast<size_t>(bucket)];
-      setup_.group.reduce_scatter(b.gradient, mine(b, b.gradient), ncclSum, stream);
+    buckets_.gradients().on_reduce([this](int b, View gradient) {
+      setup_.group.reduce_scatter(gradient, mine(b, gradient), ncclSum, buckets_.communication());
     });
   }
 
-  void begin_step(int) override { buckets_.begin_step(); }
-  void after_backward(int module, int k) override { buckets_.after_backward(module, k); }
-  void finish_gradients() override { buckets_.finish(); }
+  void begin_step(int) override { buckets_.gradients().begin_step(); }
+  void after_backward(int module, int k) override { buckets_.gradients().after_backward(module, k); }
+  void finish_gradients() override { buckets_.gradients().finish(); }
 
   void finish_update() override {
     update_.follow(setup_.compute, buckets_.communication(), [&](const Stream& stream) {
-      for (const Buckets::Bucket& b : buckets_.all()) setup_.group.all_gather(mine(b, b.value), b.value, stream);
+      for (int b = 0; b < buckets_.size(); ++b)
+        setup_.group.all_gather(mine(b, buckets_.value(b)), buckets_.value(b), stream);
     });
   }
 
@@ -69,7 +70,7 @@ class Zero1 : public Strategy {
   const Comm& owners() const override { return setup_.group; }
 
  private:
-  View mine(const Buckets::Bucket& b, View whole) const { return b.flat.shard(whole, setup_.group.rank()); }
+  View mine(int bucket, View whole) const { return buckets_.flat(bucket).shard(whole, setup_.group.rank()); }
 
   const Setup setup_;
   Buckets buckets_;

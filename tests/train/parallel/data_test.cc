@@ -267,14 +267,26 @@ std::vector<Case> all_cases() {
         cases.push_back(
             {name, [settings](const Setup& s, const Comm*, const Comm*) { return make_fsdp(s, settings); }});
       }
-  cases.push_back({"hybrid",
-                   [](const Setup& s, const Comm* shard, const Comm* replicas) {
-                     FsdpSettings settings;
-                     settings.shard = shard;
-                     settings.replicas = replicas;
-                     return make_fsdp(s, settings);
-                   },
-                   true});
+  for (const char* wrap : {"block", "layer", "size:60", "none"})
+    for (const bool keep_root : {false, true}) {
+      FsdpSettings settings;
+      settings.wrap = wrap;
+      settings.keep_root = keep_root;
+      settings.no_sync = true;
+      std::string name = (keep_root ? "full_no_sync_" : "zero3_no_sync_") + settings.wrap;
+      std::replace(name.begin(), name.end(), ':', '_');
+      cases.push_back({name, [settings](const Setup& s, const Comm*, const Comm*) { return make_fsdp(s, settings); }});
+    }
+  for (const bool no_sync : {false, true})
+    cases.push_back({no_sync ? "hybrid_no_sync" : "hybrid",
+                     [no_sync](const Setup& s, const Comm* shard, const Comm* replicas) {
+                       FsdpSettings settings;
+                       settings.shard = shard;
+                       settings.replicas = replicas;
+                       settings.no_sync = no_sync;
+                       return make_fsdp(s, settings);
+                     },
+                     true});
   return cases;
 }
 
