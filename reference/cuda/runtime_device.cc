@@ -116,6 +116,7 @@ cudaError_t lockstep_host_cudaGetDeviceProperties(cudaDeviceProp* prop, int devi
   prop->memPitch = 0x7fffffff;
   prop->major = 9;
   prop->multiProcessorCount = 1;
+  prop->integrated = 1;  // its memory is the host's
   prop->pciBusID = device + 1;
   return cudaSuccess;
 }
@@ -179,6 +180,7 @@ cudaError_t lockstep_host_cudaDeviceGetAttribute(int* value, cudaDeviceAttr attr
     case cudaDevAttrCanUseHostPointerForRegisteredMem:
     case cudaDevAttrHostRegisterSupported:
     case cudaDevAttrMemoryPoolsSupported:
+    case cudaDevAttrIntegrated:
       *value = 1;
       break;
     default:  // what a device without kernels, textures and links has not

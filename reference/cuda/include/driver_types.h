@@ -151,7 +151,8 @@ struct cudaDeviceProp {
   size_t textureAlignment;
   size_t texturePitchAlignment;
   int multiProcessorCount;
-  char lockstep_unused[180];
+  int integrated;
+  char lockstep_unused[176];
   int pciBusID;
   int pciDeviceID;
   int pciDomainID;

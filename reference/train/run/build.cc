@@ -2,6 +2,11 @@
 
 #include "reference/train/run/build.h"
 
+#include <fnmatch.h>
+
+#include <algorithm>
+
+#include "reference/train/model/parameters.h"
 #include "reference/train/parallel/compress.h"
 #include "reference/train/parallel/data.h"
 #include "reference/train/parallel/fsdp.h"
@@ -34,6 +39,19 @@ Config config_of(const Options& o) {
   return config;
 }
 
+void check_freeze(const Config& config) {
+  const Groups alone;
+  const Parameters parameters(config, alone);
+  const auto& all = parameters.all();
+  for (const std::string& pattern : config.freeze)
+    if (std::none_of(all.begin(), all.end(),
+                     [&](const auto& p) { return fnmatch(pattern.c_str(), p->name.c_str(), 0) == 0; }))
+      refuse("--freeze ", pattern, " matches no parameter, such as ", all.front()->name,
+             ": take a name or a shell pattern of names");
+  if (std::all_of(all.begin(), all.end(), [](const auto& p) { return p->frozen; }))
+    refuse("--freeze leaves no parameter to train: leave out a pattern");
+}
+
 static FsdpSettings fsdp_settings(const Options& o, const Communicators& comms) {
   FsdpSettings settings;
   // ZeRO-3 gathers module by module and keeps nothing.
@@ -41,6 +59,7 @@ static FsdpSettings fsdp_settings(const Options& o, const Communicators& comms) 
   settings.keep_root = o.shard != Shard::zero3;
   settings.keep_all = o.shard == Shard::grad_op;
   settings.keep_for_step = o.shape.pp > 1;
+  settings.no_sync = o.no_sync;
   settings.prefetch_forward = o.prefetch == "forward" || o.prefetch == "both";
   settings.prefetch_backward = o.prefetch == "backward" || o.prefetch == "both";
   if (o.shard == Shard::hybrid) {
@@ -50,19 +69,23 @@ static FsdpSettings fsdp_settings(const Options& o, const Communicators& comms) 
   return settings;
 }
 
+// Where nothing travels nothing is left out.
+static std::unique_ptr<Compressor> make_compressor(const StrategyParts& parts, const Comm& group) {
+  if (group.size() == 1 || parts.options.compress == Compress::none) return nullptr;
+  if (parts.options.compress == Compress::bf16) return make_bf16(parts.memory);
+  return make_topk(parts.memory, parts.options.topk_fraction);
+}
+
 static std::unique_ptr<Strategy> make_sharding(const StrategyParts& parts, const Setup& setup) {
   const Options& o = parts.options;
   const double bucket = o.bucket_mb * (1 << 20);
   switch (o.shard) {
-    case Shard::none: {
-      std::unique_ptr<Compressor> compressor;
-      if (o.compress == Compress::bf16) compressor = make_bf16(parts.memory);
-      if (o.compress == Compress::topk) compressor = make_topk(parts.memory, o.topk_fraction);
-      return make_data_parallel(setup, bucket, std::move(compressor));
-    }
+    case Shard::none:
+      return make_data_parallel(setup, bucket, make_compressor(parts, setup.group));
     case Shard::zero1:
       return make_zero1(setup, bucket);
     case Shard::zero2:
+      if (o.no_sync) return make_zero1(setup, bucket);
       return make_zero2(setup, bucket, o.shape.pp > 1);
     default:
       return make_fsdp(setup, fsdp_settings(o, parts.comms));

@@ -16,6 +16,9 @@ namespace train {
 
 Config config_of(const Options& options);
 
+// Every pattern must name a parameter, and one must be left to train. Throws Refusal.
+void check_freeze(const Config& config);
+
 struct StrategyParts {
   const Options& options;
   const Communicators& comms;

@@ -3,21 +3,19 @@
 #include "reference/train/run/launch.h"
 
 #include <cuda_runtime.h>
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <charconv>
-#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <optional>
 #include <thread>
 #include <vector>
 
 #include "reference/train/core/comm.h"
+#include "reference/train/run/id_file.h"
 #include "reference/train/run/launch_mpi.h"
 
 namespace train {
@@ -43,9 +41,14 @@ bool meeting_place(const Options& options) {
   return std::getenv("NCCL_COMM_ID") != nullptr || !options.id_file.empty();
 }
 
+// All threads of this process.
 int ranks_of_layout(const Options& options) {
-  if (options.ranks > 0) return options.ranks;
-  return std::max(options.shape.dp, 1) * options.shape.pp * options.shape.cp * options.shape.tp;
+  constexpr int kMostThreads = 1024;
+  const int world = std::max(options.shape.dp, 1) * options.shape.pp * options.shape.cp * options.shape.tp;
+  if (options.ranks == 0 && world > kMostThreads)
+    refuse("dp x pp x cp x tp = ", world, " ranks are more than the ", kMostThreads,
+           " threads of one process that there can be: start them as processes (mpirun)");
+  return options.ranks > 0 ? options.ranks : world;
 }
 
 Launch by_environment(int rank, int world, const Options& options) {
@@ -59,29 +62,11 @@ Launch by_environment(int rank, int world, const Options& options) {
           first_number({"LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID"}).value_or(rank)};
 }
 
-// ---- --id-file: rank 0 writes the id under a temporary name and renames it; the others wait for it. Rank 0 removes
-// the file at the end; one that a killed job has left behind names ranks that are gone, which NCCL then says.
-
-void write_id(const std::string& path, const ncclUniqueId& id) {
-  const std::string part = path + ".part";
-  std::ofstream out(part, std::ios::binary | std::ios::trunc);
-  out.write(id.internal, sizeof id.internal);
-  out.close();
-  if (!out) throw Refusal("cannot write " + part + ", where the ranks should meet (--id-file)");
-  std::filesystem::rename(part, path);
-}
-
-ncclUniqueId read_id(const std::string& path) {
-  constexpr std::chrono::seconds kPatience{120};
-  const auto deadline = std::chrono::steady_clock::now() + kPatience;
-  ncclUniqueId id;
-  while (true) {
-    std::ifstream in(path, std::ios::binary);
-    if (in.read(id.internal, sizeof id.internal)) return id;
-    if (std::chrono::steady_clock::now() > deadline)
-      throw Refusal("rank 0 has not written " + path + " (--id-file) for two minutes");
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  }
+// Threads that share a device wait for each other where processes do not; so the host runtime gets one for each, before
+// anything calls it.
+void ask_for_devices(int ranks) {
+  const char* set = std::getenv("LOCKSTEP_HOST_DEVICES");
+  if (set == nullptr && ranks > 8) setenv("LOCKSTEP_HOST_DEVICES", std::to_string(ranks).c_str(), 0);
 }
 
 ncclUniqueId make_id() {
@@ -90,8 +75,12 @@ ncclUniqueId make_id() {
   return id;
 }
 
+bool needs_no_meeting(const Launch& launch) {
+  return launch.as == Launch::As::threads || launch.world == 1 || std::getenv("NCCL_COMM_ID") != nullptr;
+}
+
 ncclUniqueId meet(const Launch& launch, const Options& options) {
-  if (launch.as == Launch::As::threads || launch.world == 1 || std::getenv("NCCL_COMM_ID") != nullptr) return make_id();
+  if (needs_no_meeting(launch)) return make_id();
   ncclUniqueId id{};
   if (launch.rank == 0) id = make_id();
   if (launch.as == Launch::As::mpi && options.id_file.empty()) {
@@ -108,12 +97,6 @@ void use_device(int device) {
   int devices = 0;
   check(cudaGetDeviceCount(&devices), "cudaGetDeviceCount");
   check(cudaSetDevice(device % devices), "cudaSetDevice");
-}
-
-// Threads that share a device wait for each other where processes do not; so the host runtime gets one for each.
-void ask_for_devices(int ranks) {
-  const char* set = std::getenv("LOCKSTEP_HOST_DEVICES");
-  if (set == nullptr && ranks > 8) setenv("LOCKSTEP_HOST_DEVICES", std::to_string(ranks).c_str(), 0);
 }
 
 int run_threads(int ranks, const RankBody& body, const ncclUniqueId& id) {
@@ -150,6 +133,7 @@ Launch find_launch(const Options& options) {
     }
   } else {
     launch.world = ranks_of_layout(options);
+    ask_for_devices(launch.world);
   }
   if (options.ranks > 0 && options.ranks != launch.world)
     throw Refusal("--ranks " + std::to_string(options.ranks) + ", but the launcher started " +
@@ -158,14 +142,12 @@ Launch find_launch(const Options& options) {
 }
 
 int run_ranks(const Launch& launch, const Options& options, const RankBody& body) {
-  if (launch.as == Launch::As::threads) {
-    ask_for_devices(launch.world);
-    return run_threads(launch.world, body, meet(launch, options));
-  }
+  if (launch.as == Launch::As::threads) return run_threads(launch.world, body, meet(launch, options));
   use_device(launch.device);
   const int result = body(launch.rank, meet(launch, options));
   if (launch.as == Launch::As::mpi) mpi_finish();
-  if (launch.rank == 0 && !options.id_file.empty()) std::filesystem::remove(options.id_file);
+  if (launch.rank == 0 && !options.id_file.empty() && !needs_no_meeting(launch))
+    std::filesystem::remove(options.id_file);
   return result;
 }
 

@@ -26,8 +26,8 @@ struct Launch {
   int device = 0;           // of this process's rank
 };
 
-// What the environment says; `wanted` is the number of ranks of --ranks or the layout, 0 if none was given. Under
-// mpirun this starts MPI. Throws Refusal.
+// What the environment says; without it the ranks are those of --ranks or of the layout. Under mpirun this starts MPI.
+// Throws Refusal.
 Launch find_launch(const Options& options);
 
 // Runs `body` as each of this process's ranks, its device set. Returns the largest of their results.

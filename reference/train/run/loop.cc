@@ -49,7 +49,7 @@ Training::Training(const Options& options, const Text& text, int rank, int devic
       config_(config_of(options)),
       sampler_(options.seed, text.samples()),
       dumps_(options_, comms_, place_, rank, compute_),
-      loss_scale_(options.loss_scale) {
+      loss_scale_(options.loss_scale, options.loss_scale_growth) {
   comms_.groups.sequence = options.sequence_parallel;
   comms_.groups.exchange = &exchange_;
   comms_.groups.context = options.cp_algo == "ulysses"     ? ContextWay::ulysses
@@ -100,7 +100,7 @@ void Training::make_pipeline() {
 
 void Training::passes() {
   strategy_->begin_step(static_cast<int>(options_.accum));
-  model_->begin_step(static_cast<int>(options_.accum), loss_scale_);
+  model_->begin_step(static_cast<int>(options_.accum), loss_scale_.value());
   const auto chunk = [this](int c) { return chunks_[static_cast<size_t>(c)]; };
   pipeline_->run({[&](int slot, int k, int c, View x) {
                     lockstep_phase("forward");
@@ -137,7 +137,7 @@ void Training::sum_statistics() {
 }
 
 Training::Step Training::step() {
-  Step step{++steps_done_, 0, 0, 0, 0, loss_scale_};
+  Step step{++steps_done_, 0, 0, 0, 0, loss_scale_.value()};
   batches_->load(text_, sampler_, compute_);
   lockstep_step(static_cast<uint64_t>(step.number));
   const std::string part = options_.shape.cp > 1 ? ":part" + std::to_string(place_.cp) : "";  // ranks share sequences
@@ -155,16 +155,16 @@ Training::Step Training::step() {
 
   lockstep_phase("optimizer");
   const double tokens = std::max(told_[1], 1.0);
-  step.norm = optimizer_->finish_gradients(*strategy_, tokens * loss_scale_);
+  step.norm = optimizer_->finish_gradients(*strategy_, tokens * step.loss_scale);
   step.rate = rate_at(options_, step.number);
   if (dump) {
     dumps_.gradients(*strategy_);
     dumps_.batch(*batches_);
   }
-  optimizer_->update(*strategy_, step.norm, step.number);
+  optimizer_->update(*strategy_, step.norm, step.rate);
   strategy_->finish_update();
   compute_.synchronize();
-  if (!std::isfinite(step.norm) && loss_scale_ > 1) loss_scale_ = std::max(loss_scale_ / 2, 1.0);
+  loss_scale_.finish_step(std::isfinite(step.norm));
   sampler_.advance(options_.global_batch);
   if (dump) {
     dumps_.parameters(*strategy_, model_->parameters());
@@ -222,9 +222,13 @@ void Training::tell(const Step& step, double seconds) const {
 void Training::tell_not_finite(const Step& step) const {
   const auto n = static_cast<long long>(step.number);
   if (step.loss_scale > 1)
-    std::printf("step %lld  gradients overflow: nothing was updated; loss scale is now %g\n", n, loss_scale_);
+    std::printf("step %lld  gradients overflow: nothing was updated; loss scale is now %g\n", n, loss_scale_.value());
   else
     std::printf("step %lld  the gradient's norm is not a number: nothing was updated\n", n);
+}
+
+void Training::tell_loss_scale(const Step& step) const {
+  std::printf("step %lld  loss scale is now %g\n", static_cast<long long>(step.number), loss_scale_.value());
 }
 
 void Training::run() {
@@ -235,6 +239,7 @@ void Training::run() {
     const Step done = step();
     if (talks && !options_.quiet) tell(done, seconds_since(begin));
     if (talks && !std::isfinite(done.norm)) tell_not_finite(done);
+    if (talks && !options_.quiet && loss_scale_.value() > done.loss_scale) tell_loss_scale(done);
     if (options_.eval_every > 0 && n % options_.eval_every == 0) {
       const double loss = evaluate();
       if (talks) std::printf("step %lld  held-out loss %.6f\n", static_cast<long long>(n), loss);

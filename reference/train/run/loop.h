@@ -16,6 +16,7 @@
 #include "reference/train/run/batches.h"
 #include "reference/train/run/communicators.h"
 #include "reference/train/run/dumps.h"
+#include "reference/train/run/loss_scale.h"
 #include "reference/train/run/optimizer.h"
 #include "reference/train/run/options.h"
 #include "reference/train/run/text.h"
@@ -50,6 +51,7 @@ class Training {
   void sum_statistics();
   void tell(const Step& step, double seconds) const;
   void tell_not_finite(const Step& step) const;
+  void tell_loss_scale(const Step& step) const;
 
   const Options options_;
   const Text& text_;
@@ -73,7 +75,7 @@ class Training {
   Dumps dumps_;
   View statistics_;         // sum of losses and number of tokens of the step, on the device
   double* told_ = nullptr;  // the same on the host
-  double loss_scale_;
+  LossScale loss_scale_;
   int64_t steps_done_ = 0;
   View arriving_;  // activations of the stage before, in evaluations
 };

@@ -12,6 +12,8 @@
 #include "reference/train/run/build.h"
 #include "reference/train/run/launch.h"
 #include "reference/train/run/loop.h"
+#include "reference/train/run/memory_needed.h"
+#include "reference/train/run/notes.h"
 #include "reference/train/run/options.h"
 #include "reference/train/run/text.h"
 #include "reference/train/run/weights.h"
@@ -55,6 +57,11 @@ int run(const Options& options, const Launch& launch) {
           make_schedule(options.schedule, options.shape.pp, static_cast<int>(options.accum), options.virtual_stages));
     return 0;
   }
+  check_memory(options, launch.as == Launch::As::threads ? launch.world : 1);
+  if (!options.freeze.empty()) check_freeze(config_of(options));
+  if (launch.rank == 0)
+    for (const std::string& note : notes_on(options, launch))
+      std::fprintf(stderr, "lockstep-train: %s\n", note.c_str());
   set_threads(options.threads);
   const Text text(options.data.empty() ? bundled_text() : options.data, options.seq, options.vocab, options.packed);
   if (!options.init.empty()) check_init(options.init, config_of(options));

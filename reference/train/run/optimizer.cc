@@ -63,17 +63,17 @@ double Optimizer::finish_gradients(Strategy& strategy, double divisor) {
   return std::sqrt(sum.high);
 }
 
-void Optimizer::update(Strategy& strategy, double norm, int64_t step) {
+void Optimizer::update(Strategy& strategy, double norm, double rate) {
   if (!std::isfinite(norm)) return;
+  ++updates_;
   const double factor = options_.clip > 0 && norm > options_.clip ? options_.clip / norm : 1;
-  const double rate = rate_at(options_, step);
   for (const Owned& piece : strategy.owned()) {
     const double decay = piece.parameter->decay ? options_.weight_decay : 0;
     if (options_.optimizer == "sgd")
       sgd(compute_.get(), piece.value, piece.master, piece.first, piece.grad, factor, {rate, options_.momentum, decay});
     else
       adamw(compute_.get(), piece.value, piece.master, piece.first, piece.second, piece.grad, factor,
-            {rate, options_.beta1, options_.beta2, options_.eps, decay, step});
+            {rate, options_.beta1, options_.beta2, options_.eps, decay, updates_});
   }
 }
 

@@ -35,8 +35,9 @@ class Optimizer {
 
   // Divides, and returns the norm. Waits for the compute stream.
   double finish_gradients(Strategy& strategy, double divisor);
-  // Step counts from 1. Nothing happens where the norm is not a number: the caller lowers the loss scale.
-  void update(Strategy& strategy, double norm, int64_t step);
+  // Nothing happens where the norm is not a number, as if there had been no such step: AdamW's corrections of its
+  // moments go by the number of updates.
+  void update(Strategy& strategy, double norm, double rate);
 
  private:
   const Options& options_;
@@ -45,6 +46,7 @@ class Optimizer {
   const Comm& model_;
   View mine_, owners_, all_;
   double* host_ = nullptr;
+  int64_t updates_ = 0;
 };
 
 }  // namespace train

@@ -6,17 +6,20 @@
 #pragma once
 
 #include <cstdint>
-#include <stdexcept>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "reference/train/core/mesh.h"
 #include "reference/train/core/tensor.h"
+#include "reference/train/run/refusal.h"
 
 namespace train {
 
 enum class Shard { none, zero1, zero2, zero3, full, grad_op, hybrid };  // over data-parallel ranks
 enum class Compress { none, bf16, topk };
+
+constexpr int kMostRanks = 1 << 14;
 
 struct Options {
   // Where it runs.
@@ -35,6 +38,7 @@ struct Options {
   int virtual_stages = 1;
   std::string cp_algo = "ring";
   double bucket_mb = 25;
+  bool no_sync = false;  // gradients stay whole until the last micro-batch
   bool overlap = true;
   Compress compress = Compress::none;
   double topk_fraction = 0.01;
@@ -61,6 +65,7 @@ struct Options {
          clip = 1.0;
   int64_t warmup = 0, decay_steps = 0;  // cosine from the end of the warm-up to decay_steps; 0: constant
   double loss_scale = 1;
+  int64_t loss_scale_growth = 2000;  // steps without overflow after which the scale doubles; 0: it never does
 
   // Data and what is told.
   std::string data;  // empty: the bundled text
@@ -72,14 +77,11 @@ struct Options {
   int64_t dump_every = 1;
   bool quiet = false, memory = false, print_mesh = false, print_schedule = false;
   std::vector<double> fake_compute_us;  // F, B, W
+
+  std::set<std::string> given;  // flags on the command line, as "--bucket-mb"
 };
 
-// One sentence; main prints it and ends with status 2.
-struct Refusal : std::runtime_error {
-  using std::runtime_error::runtime_error;
-};
-
-// Exits with status 0 after --help.
+// Exits with status 0 after --help. Throws Refusal.
 Options parse_options(int argc, char** argv);
 
 // What follows from the number of ranks: dp, the batch, default sizes of groups. Throws Refusal with the equation that

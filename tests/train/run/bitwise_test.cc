@@ -49,10 +49,29 @@ TEST(Bitwise, OneMicroBatchHoweverItIsSharded) {
                                   "--fsdp grad-op --no-overlap", "--zero 0 --no-overlap"});
 }
 
+// Values are rounded from masters that are sharded otherwise.
+TEST(Bitwise, Bf16WithMasterWeightsToo) {
+  std::string base = kBase + "--dp 4 --loss-scale 1024 ";
+  base.replace(base.find("fp32"), 4, "bf16");
+  expect_all_equal(base, {"--zero 0", "--zero 1 --bucket-mb 0.01", "--zero 2 --bucket-mb 0.02",
+                          "--zero 3 --prefetch both", "--fsdp full --wrap layer", "--fsdp grad-op"});
+  expect_all_equal(base + "--accum 2 ", {"--zero 1", "--fsdp full --no-sync"});
+}
+
 TEST(Bitwise, SeveralMicroBatches) {
   expect_all_equal(kBase + "--dp 2 --accum 3 ", {"--zero 0", "--zero 1 --bucket-mb 0.01"});
   expect_all_equal(kBase + "--dp 2 --accum 3 ", {"--zero 2 --bucket-mb 0.02", "--zero 3", "--fsdp full --prefetch none",
                                                  "--fsdp grad-op --wrap layer"});
+}
+
+// Under no_sync the order is that of whole gradients, however parameters are sharded.
+TEST(Bitwise, SeveralMicroBatchesWithoutSynchronisation) {
+  expect_all_equal(kBase + "--dp 4 --accum 3 ",
+                   {"--zero 1", "--zero 2 --no-sync", "--zero 3 --no-sync", "--fsdp full --no-sync --prefetch both",
+                    "--fsdp grad-op --no-sync --wrap layer --no-overlap", "--fsdp full --no-sync --wrap none"});
+  EXPECT_NE(first_unequal(train(kBase + "--dp 2 --accum 2 --fsdp full"),
+                          train(kBase + "--dp 2 --accum 2 --fsdp full --no-sync")),
+            "");  // control
 }
 
 TEST(Bitwise, RanksAreAccumulation) {

@@ -129,6 +129,44 @@ TEST(CallsOfModes, ShardGradOpGathersOnce) {
   EXPECT_EQ(calls_in_step({"--dp", "4", "--fsdp", "grad-op", "--accum", "2"}), expected);
 }
 
+// Gathers as ever, reductions in the last micro-batch only.
+TEST(CallsOfModes, WithoutSynchronisationScattersOnceAStep) {
+  const UnitSizes u = units("block", 4), layers = units("layer", 2), half = units("block", 2);
+  const Calls full = {{{"dp", "AllGather", "float32"}, {3 * (2 * u.count - 1), 3 * (2 * u.all - u.root)}},
+                      {{"dp", "ReduceScatter", "float32"}, {u.count, u.all}},
+                      {{"dp", "AllGather", "float64"}, norm_pair()},
+                      {{"dp", "AllReduce", "float64"}, kStatistics}};
+  EXPECT_EQ(calls_in_step({"--dp", "4", "--fsdp", "full", "--no-sync", "--accum", "3"}), full);
+  const Calls zero3 = {{{"dp", "AllGather", "float32"}, {2 * 2 * layers.count, 2 * 2 * layers.all}},
+                       {{"dp", "ReduceScatter", "float32"}, {layers.count, layers.all}},
+                       {{"dp", "AllGather", "float64"}, norm_pair()},
+                       {{"dp", "AllReduce", "float64"}, kStatistics}};
+  EXPECT_EQ(calls_in_step({"--dp", "2", "--zero", "3", "--no-sync", "--accum", "2"}), zero3);
+  const int64_t shard = padded(parameters(), 4) / 4;
+  const Calls zero2 = {{{"dp", "ReduceScatter", "float32"}, {1, shard}},
+                       {{"dp", "AllGather", "float32"}, {1, shard}},
+                       {{"dp", "AllGather", "float64"}, norm_pair()},
+                       {{"dp", "AllReduce", "float64"}, kStatistics}};
+  EXPECT_EQ(calls_in_step({"--dp", "4", "--zero", "2", "--no-sync", "--accum", "3"}), zero2);
+  const Calls hybrid = {
+      {{"dp-shard", "AllGather", "float32"}, {2 * (2 * half.count - 1), 2 * (2 * half.all - half.root)}},
+      {{"dp-shard", "ReduceScatter", "float32"}, {half.count, half.all}},
+      {{"dp-replicas", "AllReduce", "float32"}, {half.count, half.all}},
+      {{"dp-shard", "AllGather", "float64"}, norm_pair()},
+      {{"dp", "AllReduce", "float64"}, kStatistics}};
+  EXPECT_EQ(calls_in_step({"--dp", "4", "--fsdp", "hybrid", "--no-sync", "--accum", "2"}), hybrid);
+}
+
+// Values travel as they are computed with, gradients as they are summed.
+TEST(CallsOfModes, Bf16GathersHalfAndReducesWhole) {
+  const UnitSizes u = units("block", 2);
+  const Calls expected = {{{"dp", "AllGather", "bfloat16"}, {2 * u.count - 1, 2 * u.all - u.root}},
+                          {{"dp", "ReduceScatter", "float32"}, {u.count, u.all}},
+                          {{"dp", "AllGather", "float64"}, norm_pair()},
+                          {{"dp", "AllReduce", "float64"}, kStatistics}};
+  EXPECT_EQ(calls_in_step({"--dp", "2", "--fsdp", "full", "--dtype", "bf16"}), expected);
+}
+
 TEST(CallsOfModes, HybridReducesOverReplicasOnceAStep) {
   const UnitSizes u = units("block", 2);
   const Calls expected = {{{"dp-shard", "AllGather", "float32"}, {2 * (2 * u.count - 1), 2 * (2 * u.all - u.root)}},

@@ -46,6 +46,7 @@ Trained run(Options options) {
       result.loss.push_back(step.loss);
       result.norm.push_back(step.norm);
       result.tokens.push_back(step.tokens);
+      result.scale.push_back(step.loss_scale);
     }
     for (int i = 0; rank == 0 && i < kPurposes; ++i) {
       const auto purpose = static_cast<Purpose>(i);

@@ -15,7 +15,7 @@ namespace train::test {
 
 struct Trained {
   std::shared_ptr<const std::filesystem::path> dump;  // the folder, gone with the last copy of this
-  std::vector<double> loss, norm;                     // by step, from 1; as rank 0 tells them
+  std::vector<double> loss, norm, scale;              // by step, from 1; as rank 0 tells them
   std::vector<long long> tokens;
   std::map<std::string, double> memory;  // most bytes at once by purpose, of rank 0
 };

@@ -42,7 +42,12 @@ std::vector<Family> families() {
       fsdp("fsdp_full", "full"),
       fsdp("fsdp_grad_op", "grad-op"),
       fsdp("fsdp_hybrid", "hybrid"),
-      {"pipeline", {"--pp 2 --accum 4", "--pp 2 --accum 2 --schedule zero-bubble --zero 1"}},
+      {"no_sync",
+       {"--zero 2 --accum 2 --no-sync", "--zero 3 --accum 2 --no-sync", "--fsdp full --accum 2 --no-sync",
+        "--fsdp grad-op --accum 2 --no-sync --wrap size:2000", "--fsdp hybrid --accum 2 --no-sync --wrap layer"}},
+      {"pipeline",
+       {"--pp 2 --accum 4", "--pp 2 --accum 2 --schedule zero-bubble --zero 1",
+        "--pp 2 --accum 4 --fsdp full --no-sync"}},
       {"context_parallel", {"--cp 2", "--cp 2 --cp-algo allgather --zero 2", "--cp 2 --cp-algo ulysses --fsdp full"}},
       {"beside_tensor_parallel", {"--tp 2 --zero 1", "--tp 2 --sp --fsdp full --accum 2"}}};
 }
@@ -102,8 +107,9 @@ TEST(LayoutsMore, OtherModelsToo) {
   for (const char* model :
        {"--pos rotary --untied", "--share-layers --optimizer sgd", "--freeze *wpe* --freeze *.h.1.*"}) {
     const Trained alone = train(base + model);
-    for (const char* layout : {"--dp 2 --zero 2 --accum 2", "--dp 4 --fsdp full --wrap layer", "--dp 2 --accum 2",
-                               "--dp 4 --fsdp hybrid --hybrid-shard 1", "--dp 2 --zero 3"}) {
+    for (const char* layout :
+         {"--dp 2 --zero 2 --accum 2", "--dp 4 --fsdp full --wrap layer", "--dp 2 --accum 2",
+          "--dp 4 --fsdp hybrid --hybrid-shard 1", "--dp 2 --zero 3", "--dp 2 --fsdp full --accum 2 --no-sync"}) {
       EXPECT_EQ(compare(alone, train(base + model + " " + layout), 1e-12).difference, "") << model << " " << layout;
     }
   }
@@ -114,7 +120,8 @@ TEST(LayoutsMore, Bf16WithMasterWeightsFollowsFp32) {
       "--layers 2 --heads 2 --width 16 --seq 16 --global-batch 8 --steps 5 --lr 0.01 --eps 1e-4 "
       "--dtype bf16 --loss-scale 1024 ";
   const Trained alone = train(base);
-  for (const char* layout : {"--dp 2", "--dp 2 --zero 1", "--dp 4 --zero 2", "--dp 2 --fsdp full"}) {
+  for (const char* layout : {"--dp 2", "--dp 2 --zero 1", "--dp 4 --zero 2", "--dp 2 --fsdp full",
+                             "--dp 4 --fsdp hybrid --accum 2", "--dp 2 --zero 3 --accum 2 --no-sync"}) {
     // Sums of bf16 activations in other micro-batches.
     EXPECT_EQ(compare(alone, train(base + layout), 2e-2).difference, "") << layout;
   }

@@ -80,5 +80,14 @@ TEST(MemoryOfModes, Fsdp) {
   expect_memory("--dp 4 --fsdp full --dtype bf16", {2 * P / 4, 4 * (P / 4 + R + 2 * B), 12 * P / 4, 2 * (R + 2 * B)});
 }
 
+// Gradients whole on every rank, the shard a part of them, and the scratch of plain data parallelism.
+TEST(MemoryOfModes, WithoutSynchronisation) {
+  const double whole = 4 * (P + mlp + wte);
+  expect_memory("--dp 4 --fsdp full --accum 2 --no-sync", {4 * P / 4, whole, 8 * P / 4, 4 * (R + 2 * B)});
+  expect_memory("--dp 4 --fsdp hybrid --accum 2 --no-sync", {4 * P / 2, whole, 8 * P / 2, 4 * (R + 2 * B)});
+  expect_memory("--dp 2 --zero 3 --accum 3 --no-sync", {4 * P / 2, whole, 8 * P / 2, 4 * (R + 2 * mlp)});
+  expect_memory("--dp 4 --zero 2 --accum 2 --no-sync", {4 * P, whole, 8 * P / 4, 0});
+}
+
 }  // namespace
 }  // namespace train::test

@@ -6,6 +6,8 @@
 
 #include <gtest/gtest.h>
 
+#include "reference/train/run/memory_needed.h"
+#include "reference/train/run/notes.h"
 #include "tests/train/run/command_line.h"
 
 namespace train {
@@ -74,10 +76,15 @@ TEST(TrainOptions, ImpossibleLayoutsAreRefusedWithTheEquation) {
       {"--order tp-cp-dp", 1, "names each of tp, cp, dp and pp once"},
       {"--wrap size:x", 1, "expected block, layer, none, or size:N"},
       {"--zero 1 --fsdp full", 2, "excludes"},
-      {"--zero 4", 2, "see --help"},
+      {"--zero 4", 2, "--zero is 4, but must be 0, 1, 2 or 3"},
       {"--compress bf16 --zero 1", 2, "plain data parallelism"},
       {"--nonsense", 1, "see --help"},
-      {"--steps 0", 1, "see --help"},
+      {"--dp 1024 --pp 1024", 1, "dp x pp x cp x tp = 1024 x 1024 x 1 x 1 = 1048576 ranks, but there can be at most"},
+      {"", 20000, "there are 20000 ranks, but there can be at most 16384"},
+      {"--micro-batch 1073741824 --accum 1073741824", 1,
+       "global batch = micro-batch x accum x dp = 1073741824 x 1073741824 x 1 is more than 1099511627776 sequences"},
+      {"--warmup 10 --decay-steps 10", 1, "decay-steps = 10 is not after warmup = 10"},
+      {"--print-schedule --accum 5000", 1, "draws at most 4096 micro-batches, and accum = 5000"},
   };
   for (const auto& c : cases)
     EXPECT_NE(refusal(c.line, c.world).find(c.says), std::string::npos) << c.line << ": " << refusal(c.line, c.world);
@@ -103,6 +110,19 @@ TEST(TrainOptions, NumbersNamesAndRepeatedFlagsAreRefusedInOneSentence) {
       {"--seed -1", "--seed is -1, but must be a whole number from 0 to 18446744073709551615"},
       {"--seed 18446744073709551616",
        "--seed is 18446744073709551616, but must be a whole number from 0 to 18446744073709551615"},
+      {"--steps 0", "--steps is 0, but must be a whole number from 1 to 1073741824"},
+      {"--steps 1.5", "--steps is 1.5, but must be a whole number from 1 to 1073741824"},
+      {"--layers 1000000000000", "--layers is 1000000000000, but must be a whole number from 1 to 1048576"},
+      {"--seq 1099511627776", "--seq is 1099511627776, but must be a whole number from 1 to 1048576"},
+      {"--width -8", "--width is -8, but must be a whole number from 1 to 1048576"},
+      {"--heads 4x", "--heads is 4x, but must be a whole number from 1 to 1048576"},
+      {"--ranks 1025", "--ranks is 1025, but must be a whole number from 1 to 1024"},
+      {"--threads 0", "--threads is 0, but must be a whole number from 1 to 256"},
+      {"--dp 99999999999999999999", "--dp is 99999999999999999999, but must be a whole number from 1 to 1024"},
+      {"--tp two", "--tp is two, but must be a whole number from 1 to 1024"},
+      {"--virtual-stages 65", "--virtual-stages is 65, but must be a whole number from 1 to 64"},
+      {"--eval-batches 0", "--eval-batches is 0, but must be a whole number from 1 to 1048576"},
+      {"--loss-scale-growth -1", "--loss-scale-growth is -1, but must be a whole number from 0 to 1073741824"},
       {"--dtype x", "--dtype is x, but must be fp64, fp32 or bf16"},
       {"--dtype 0", "--dtype is 0, but must be fp64, fp32 or bf16"},
       {"--fsdp 1", "--fsdp is 1, but must be full, grad-op or hybrid"},
@@ -131,6 +151,76 @@ TEST(TrainOptions, WhatIsAllowedIsRead) {
   EXPECT_EQ(o.optimizer, "sgd");
   EXPECT_EQ(o.fake_compute_us, (std::vector<double>{1, 2.5, 1e9}));
   EXPECT_EQ(o.freeze, (std::vector<std::string>{"a*", "b*"}));
+}
+
+std::vector<std::string> notes(const std::string& line, int world, Launch launch = {}) {
+  launch.world = world;
+  return notes_on(parse(line, world), launch);
+}
+
+TEST(TrainOptions, WhatHasNoEffectIsTold) {
+  const struct {
+    const char* line;
+    int world;
+    const char* says;
+  } cases[] = {
+      {"--zero 1", 1, "--zero has no effect: it shards over dp x cp ranks, and there is one"},
+      {"--fsdp full --tp 2", 2, "--fsdp has no effect: it shards over dp x cp ranks, and there is one"},
+      {"--bucket-mb 1", 1, "--bucket-mb has no effect: gradients are summed over dp x cp ranks, and there is one"},
+      {"--compress topk", 1, "--compress has no effect: gradients are summed over dp x cp ranks, and there is one"},
+      {"--no-overlap", 1, "--no-overlap has no effect: gradients are summed over dp x cp ranks, and there is one"},
+      {"--bucket-mb 1 --fsdp full", 2, "--bucket-mb has no effect: ZeRO-3 and FSDP reduce units, not buckets (--wrap)"},
+      {"--wrap layer", 2, "--wrap has no effect: it makes units of FSDP: give --fsdp"},
+      {"--wrap layer --zero 3", 2, "--wrap has no effect: it makes units of FSDP: give --fsdp"},
+      {"--prefetch both --zero 2", 2, "--prefetch has no effect: only ZeRO-3 and FSDP gather parameters"},
+      {"--no-sync --fsdp full", 2, "--no-sync has no effect: a step has one micro-batch (--accum)"},
+      {"--no-sync --zero 1 --accum 2", 2,
+       "--no-sync has no effect: plain data parallelism and ZeRO-1 reduce in the last micro-batch anyhow"},
+      {"--topk-fraction 0.1", 2, "--topk-fraction has no effect: it goes with --compress topk"},
+      {"--schedule gpipe", 2, "--schedule has no effect: pp = 1 has nothing to schedule"},
+      {"--cp-algo ulysses", 2, "--cp-algo has no effect: cp = 1 splits no sequence"},
+      {"--order tp-dp-cp-pp", 2, "--order has no effect: fewer than two of tp, cp, dp and pp have several ranks"},
+      {"--top-k 1", 1, "--top-k has no effect: the model has no experts (--experts)"},
+      {"--beta1 0.8 --optimizer sgd", 1, "--beta1 has no effect: it goes with --optimizer adamw"},
+      {"--momentum 0.8", 1, "--momentum has no effect: it goes with --optimizer sgd"},
+      {"--min-lr 0", 1, "--min-lr has no effect: the rate does not fall without --decay-steps"},
+      {"--loss-scale-growth 3", 1,
+       "--loss-scale-growth has no effect: a loss scale of 1 or less is constant (--loss-scale)"},
+      {"--eval-batches 2", 1, "--eval-batches has no effect: there is no evaluation without --eval-every"},
+      {"--eval-every 200", 1, "--eval-every has no effect: it is more than --steps"},
+      {"--dump-every 2", 1, "--dump-every has no effect: nothing is dumped without --dump"},
+      {"--id-file x", 2,
+       "--id-file has no effect: the ranks are threads of this process, which need not look for each other"},
+  };
+  for (const auto& c : cases)
+    EXPECT_EQ(notes(c.line, c.world), std::vector<std::string>{c.says}) << c.line << ' ' << c.world;
+  Launch process;
+  process.as = Launch::As::environment;
+  EXPECT_TRUE(notes("--id-file x", 2, process).empty());
+  for (const char* line :
+       {"--zero 1 --bucket-mb 1 --no-overlap", "--fsdp full --wrap layer --prefetch both --accum 2 --no-sync",
+        "--compress topk --topk-fraction 0.1", "--pp 2 --schedule gpipe --order pp-tp-cp-dp",
+        "--cp 2 --cp-algo ulysses --zero 2", "--experts 4 --top-k 1 --capacity 2 --ep 2 --zero 1",
+        "--warmup 2 --decay-steps 9 --min-lr 0 --loss-scale 2 --loss-scale-growth 3", "--zero 3 --prefetch none"})
+    EXPECT_TRUE(notes(line, 4).empty()) << line << ": " << notes(line, 4).front();
+}
+
+// The sizes' formulas: what a GPT-2 of 124 million parameters is known to take.
+TEST(TrainOptions, LeastMemoryFollowsTheFormulas) {
+  const std::string gpt2 = "--layers 12 --heads 12 --width 768 --vocab 50257 --seq 1024 --micro-batch 2 ";
+  const auto least = [&](const std::string& more, int world) { return least_memory(parse(gpt2 + more, world), true); };
+  const Needed one = least("", 1);
+  EXPECT_NEAR(one.parameters, 124.4e6, 0.2e6);
+  EXPECT_NEAR(one.states, 16 * one.parameters, 1);
+  EXPECT_NEAR(one.activations, 2048 * (16 * 768. * 12 + 50257) * 4, 1);
+  EXPECT_NEAR(least("--zero 1", 4).states, (4 + 4 + 2) * one.parameters, 1);
+  EXPECT_NEAR(least("--zero 2", 4).states, (4 + 1 + 2) * one.parameters, 1);
+  EXPECT_NEAR(least("--zero 3", 4).states, 4 * one.parameters, 1);
+  EXPECT_NEAR(least("--fsdp full --accum 2 --no-sync", 4).states, (1 + 4 + 2) * one.parameters, 1);
+  EXPECT_NEAR(least("--dtype bf16", 1).states, (2 + 4 + 12) * one.parameters, 1);
+  EXPECT_NEAR(least("--optimizer sgd --dtype fp64", 1).states, 24 * one.parameters, 1);
+  EXPECT_LT(least("--tp 4", 4).states, one.states / 3);
+  EXPECT_LT(least("--pp 4", 4).states, one.states / 2);
 }
 
 TEST(TrainOptions, LegalLayoutsAreNot) {

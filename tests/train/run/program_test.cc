@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -81,7 +82,11 @@ TEST(TrainProgram, AnEvaluationChangesNothingAndIsTheSameInEveryLayout) {
   const Words evaluation = {"--eval-every", "1", "--eval-batches", "3", "--dropout", "0.1", "--global-batch", "4"};
   const std::string alone = told(train(evaluation).out);
   EXPECT_NE(alone.find("held-out"), std::string::npos);
-  for (const Words& layout : {Words{"--accum", "2", "--micro-batch", "2"}, Words{"--fsdp", "full", "--accum", "2"}}) {
+  for (const Words& layout :
+       {Words{"--accum", "2", "--micro-batch", "2"}, Words{"--fsdp", "full", "--accum", "2"},
+        Words{"--dp", "2", "--fsdp", "full", "--accum", "2", "--no-sync"}, Words{"--dp", "4", "--fsdp", "hybrid"},
+        Words{"--dp", "2", "--zero", "3"}, Words{"--dp", "2", "--zero", "1"}, Words{"--dp", "2", "--tp", "2"},
+        Words{"--dp", "2", "--cp", "2", "--zero", "2"}}) {
     const std::string other = told(train(evaluation + layout).out);
     EXPECT_EQ(other, alone);
   }
@@ -101,6 +106,22 @@ TEST(TrainProgram, RanksAsProcessesMeetInAFile) {
   const TemporaryFolder folder;
   EXPECT_EQ(two_processes({}, {"--id-file", folder.path("id")}), two_threads());
   EXPECT_NE(access(folder.path("id").c_str(), F_OK), 0);  // removed at the end
+}
+
+// What a run that was killed has left behind, as process 1 would have written it long before this machine was started.
+TEST(TrainProgram, RanksAsProcessesDoNotMeetInAnEarlierRunsFile) {
+  const TemporaryFolder folder;
+  std::ofstream(folder.path("id")) << "lockstep-train id 1\nboot=none pid-space=none\npid=1 started=1\nwritten=1\n\n"
+                                   << std::string(128, 'x');
+  EXPECT_EQ(two_processes({}, {"--id-file", folder.path("id")}), two_threads());
+  const std::string notes = folder.path("notes");
+  std::ofstream(notes) << "mine";
+  const Outcome refused =
+      run_program(Words{"/usr/bin/env", "RANK=0", "WORLD_SIZE=2", LOCKSTEP_TRAIN, "--id-file", notes}, kPatience);
+  EXPECT_EQ(refused.status, 2);
+  EXPECT_EQ(refused.err, "lockstep-train: " + notes +
+                             " is there already and is not a meeting place of lockstep-train: name a new file "
+                             "(--id-file)\n");
 }
 
 TEST(TrainProgram, UnderMpirun) {
@@ -223,6 +244,61 @@ TEST(TrainProgram, ALossScaleIsSpokenOfOnlyWhereThereIsOne) {
   EXPECT_EQ(without.find("loss scale"), std::string::npos) << without;
   EXPECT_NE(with.find("step 2  gradients overflow: nothing was updated; loss scale is now 512\n"), std::string::npos)
       << with;
+}
+
+TEST(TrainProgram, TellsALossScaleThatGrows) {
+  const Words growing = {"--loss-scale", "8", "--loss-scale-growth", "2"};
+  const std::string out = train(growing).out;
+  EXPECT_NE(out.find("step 2  loss scale is now 16\n"), std::string::npos) << out;
+  EXPECT_EQ(train(growing + Words{"--quiet"}).out, "");
+}
+
+TEST(TrainProgram, TellsFlagsWithoutEffectAndGoesOn) {
+  const Outcome outcome = train({"--zero", "2", "--wrap", "layer"});
+  EXPECT_EQ(outcome.status, 0);
+  EXPECT_EQ(outcome.err,
+            "lockstep-train: --zero has no effect: it shards over dp x cp ranks, and there is one\n"
+            "lockstep-train: --wrap has no effect: it makes units of FSDP: give --fsdp\n");
+  EXPECT_EQ(train({}).err, "");
+}
+
+// Of one rank top-k would drop all but a few gradients and send nothing.
+TEST(TrainProgram, OneRankCompressesNothing) {
+  EXPECT_EQ(told(train({"--compress", "topk"}).out), told(train({}).out));
+}
+
+TEST(TrainProgram, RefusesWhatNoMachineHas) {
+  const struct {
+    Words options;
+    const char *begins, *says;
+  } cases[] = {
+      {{"--layers", "1048576", "--width", "16384"}, "layers = 1048576 of width = 16384 are 3.38e+15 parameters", "GiB"},
+      {{"--dp", "4", "--fsdp", "full", "--width", "1048576"},
+       "layers = 1 of width = 1048576 are 1.32e+13",
+       "ranks = 4"},
+      {{"--experts", "1048576", "--width", "4096"}, "layers = 1 of width = 4096 with experts = 1048576 are ", "GiB"},
+      {{"--seq", "1048576", "--micro-batch", "65536"}, "micro-batch = 65536 of seq = 1048576 has activations", "GiB"},
+      {{"--accum", "1073741824", "--micro-batch", "1"},
+       "micro-batch = 1 of seq = 16 and accum = 1073741824 are",
+       "GiB"},
+  };
+  for (const auto& c : cases) {
+    Words options = kSmall;
+    for (size_t i = 0; i < c.options.size(); i += 2) {  // instead of those of kSmall
+      const auto known = std::find(options.begin(), options.end(), c.options[i]);
+      if (known != options.end()) options.erase(known, known + 2);
+    }
+    const Outcome outcome = run_program(Words{LOCKSTEP_TRAIN} + options + c.options, kPatience);
+    EXPECT_EQ(outcome.status, 2) << c.begins;
+    EXPECT_EQ(outcome.err.rfind(std::string("lockstep-train: ") + c.begins, 0), 0u) << outcome.err;
+    EXPECT_NE(outcome.err.find(c.says), std::string::npos) << outcome.err;
+    EXPECT_NE(outcome.err.find(": take smaller sizes\n"), std::string::npos) << outcome.err;
+    EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
+  }
+  expect_refusal({"--freeze", "h.9.*"},
+                 "--freeze h.9.* matches no parameter, such as transformer.wte.weight: take a name or a shell pattern "
+                 "of names");
+  expect_refusal({"--freeze", "*"}, "--freeze leaves no parameter to train: leave out a pattern");
 }
 
 TEST(TrainProgram, HelpAndMesh) {

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: MIT
+
+#include "reference/train/run/memory_needed.h"
+
+#include <cuda_runtime.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <iomanip>
+#include <sstream>
+
+#include "reference/train/core/device.h"
+
+namespace train {
+namespace {
+
+struct Sizes {
+  double width, keys;  // of the residual stream; of all key/value heads
+  double layers;       // of a pipeline stage
+  double tp, rows;
+};
+Sizes sizes_of(const Options& o) {
+  const auto width = static_cast<double>(o.width);
+  return {width, width / o.heads * o.kv_heads, static_cast<double>(o.layers) / o.shape.pp,
+          static_cast<double>(o.shape.tp),
+          static_cast<double>(o.micro_batch) * static_cast<double>(o.seq) / o.shape.cp};
+}
+
+// Matrices, which tensor parallelism cuts, without biases and norms.
+double parameters_of(const Options& o, bool embeddings) {
+  const Sizes s = sizes_of(o);
+  const double attention = (2 * s.width + 2 * s.keys) * s.width / s.tp;
+  const double mlp = 8 * s.width * s.width;
+  const double layer = attention + (o.experts > 0 ? mlp * o.experts / o.shape.ep : mlp / s.tp);
+  const double table = static_cast<double>(o.vocab) * s.width / s.tp;
+  const double positions = o.positions == "learned" ? static_cast<double>(o.seq) * s.width : 0;
+  const double ends = embeddings ? table + positions + (o.untied && o.shape.pp == 1 ? table : 0) : 0;
+  return layer * s.layers / (o.share_layers ? 2 : 1) + ends;
+}
+
+// Bytes a parameter, spread over the ranks that share it.
+double states_of(const Options& o) {
+  const auto value = static_cast<double>(size_of(o.dtype)), wide_value = static_cast<double>(size_of(wide(o.dtype)));
+  const double moments = o.optimizer == "adamw" ? 2 : 1, master = o.dtype == Dtype::bf16 ? 1 : 0;
+  const double ranks = o.shard == Shard::hybrid ? o.hybrid_shard : o.shape.dp * o.shape.cp;
+  const bool whole_values = o.shard == Shard::none || o.shard == Shard::zero1 || o.shard == Shard::zero2;
+  const bool whole_gradients = o.shard == Shard::none || o.shard == Shard::zero1 || (o.no_sync && o.accum > 1);
+  double bytes = value / (whole_values ? 1 : ranks);
+  if (!o.freeze.empty()) return bytes;  // nothing else for what is frozen, which may be nearly all
+  bytes += wide_value / (whole_gradients ? 1 : ranks);
+  return bytes + (moments + master) * wide_value / (o.shard == Shard::none ? 1 : ranks);
+}
+
+double activations_of(const Options& o) {
+  const Sizes s = sizes_of(o);
+  const double attention = 6 * s.width + 2 * s.keys, mlp = o.experts > 0 ? 0 : 8 * s.width;
+  const double logits = o.shape.pp == 1 ? static_cast<double>(o.vocab) : 0;
+  return s.rows * ((attention + mlp) * s.layers + logits) / s.tp * static_cast<double>(size_of(o.dtype));
+}
+
+double tokens_of(const Options& o) {
+  constexpr double kBytes = 2 * (8 + 5 * 4);  // on the host and on the device (batches.cc)
+  return sizes_of(o).rows * static_cast<double>(o.accum) * kBytes;
+}
+
+std::string gib(double bytes) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.3g GiB", bytes / (1 << 30));
+  return text;
+}
+
+struct Machine {
+  double bytes;
+  int ranks;  // that share them
+};
+Machine machine_for(int ranks) {
+  int devices = 0, integrated = 0;
+  size_t available = 0, total = 0;
+  check(cudaGetDeviceCount(&devices), "cudaGetDeviceCount");
+  check(cudaDeviceGetAttribute(&integrated, cudaDevAttrIntegrated, 0), "cudaDeviceGetAttribute");
+  check(cudaMemGetInfo(&available, &total), "cudaMemGetInfo");
+  if (integrated == 0) return {static_cast<double>(total), (ranks + devices - 1) / devices};
+  const double physical = static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGE_SIZE));
+  return {std::min(static_cast<double>(total), physical), ranks};
+}
+
+std::string largest_of(const Options& o, const Needed& n) {
+  std::ostringstream out;
+  if (n.states >= n.activations && n.states >= n.tokens) {
+    out << "layers = " << o.layers << " of width = " << o.width;
+    if (o.experts > 0) out << " with experts = " << o.experts;
+    out << " are " << std::setprecision(3) << n.parameters << " parameters on a rank, which take " << gib(n.states);
+  } else {
+    out << "micro-batch = " << o.micro_batch << " of seq = " << o.seq;
+    if (n.activations >= n.tokens)
+      out << " has activations that take " << gib(n.activations);
+    else
+      out << " and accum = " << o.accum << " are tokens that take " << gib(n.tokens);
+    out << " on a rank";
+  }
+  return out.str();
+}
+
+}  // namespace
+
+Needed least_memory(const Options& o, bool embeddings) {
+  const double parameters = parameters_of(o, embeddings);
+  return {parameters, parameters * states_of(o), activations_of(o), tokens_of(o)};
+}
+
+void check_memory(const Options& options, int ranks) {
+  const Machine machine = machine_for(ranks);
+  const Needed first = least_memory(options, true), other = least_memory(options, options.shape.pp == 1);
+  const double all = first.bytes() + (machine.ranks - 1) * other.bytes();
+  if (all > machine.bytes)
+    refuse(largest_of(options, first), "; at least ", gib(all), " are needed for ranks = ", machine.ranks,
+           " on this machine, and it has ", gib(machine.bytes), ": take smaller sizes");
+}
+
+}  // namespace train
