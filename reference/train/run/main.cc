@@ -48,6 +48,7 @@ int run(const Options& options, const Launch& launch) {
     return 0;
   }
   if (!options.save_init.empty()) {
+    check_memory_to_save(options);
     if (launch.rank == 0) save_init(options.save_init, config_of(options), 0);
     return 0;
   }

@@ -11,6 +11,7 @@
 #include <sstream>
 
 #include "reference/train/core/device.h"
+#include "reference/train/run/control_group.h"
 
 namespace train {
 namespace {
@@ -72,7 +73,9 @@ std::string gib(double bytes) {
 
 struct Machine {
   double bytes;
-  int ranks;  // that share them
+  int ranks;         // that share them
+  bool host;         // the device's memory is the host's
+  std::string says;  // what it has
 };
 Machine machine_for(int ranks) {
   int devices = 0, integrated = 0;
@@ -80,9 +83,15 @@ Machine machine_for(int ranks) {
   check(cudaGetDeviceCount(&devices), "cudaGetDeviceCount");
   check(cudaDeviceGetAttribute(&integrated, cudaDevAttrIntegrated, 0), "cudaDeviceGetAttribute");
   check(cudaMemGetInfo(&available, &total), "cudaMemGetInfo");
-  if (integrated == 0) return {static_cast<double>(total), (ranks + devices - 1) / devices};
+  if (integrated == 0) {
+    const auto bytes = static_cast<double>(total);
+    return {bytes, (ranks + devices - 1) / devices, false, "it has " + gib(bytes)};
+  }
   const double physical = static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGE_SIZE));
-  return {std::min(static_cast<double>(total), physical), ranks};
+  const double all = std::min(static_cast<double>(total), physical);
+  if (const auto limit = memory_limit(); limit && limit->bytes < all)
+    return {limit->bytes, ranks, true, limit->file + " allows " + gib(limit->bytes)};
+  return {all, ranks, true, "it has " + gib(all)};
 }
 
 std::string largest_of(const Options& o, const Needed& n) {
@@ -109,13 +118,26 @@ Needed least_memory(const Options& o, bool embeddings) {
   return {parameters, parameters * states_of(o), activations_of(o), tokens_of(o)};
 }
 
+static void check_fits(const Options& options, const Needed& largest, double all, const Machine& machine) {
+  if (all > machine.bytes)
+    refuse(largest_of(options, largest), "; at least ", gib(all), " are needed for ranks = ", machine.ranks,
+           " on this machine, and ", machine.says, ": take smaller sizes");
+}
+
 void check_memory(const Options& options, int ranks) {
   const Machine machine = machine_for(ranks);
   const Needed first = least_memory(options, true), other = least_memory(options, options.shape.pp == 1);
-  const double all = first.bytes() + (machine.ranks - 1) * other.bytes();
-  if (all > machine.bytes)
-    refuse(largest_of(options, first), "; at least ", gib(all), " are needed for ranks = ", machine.ranks,
-           " on this machine, and it has ", gib(machine.bytes), ": take smaller sizes");
+  check_fits(options, first, first.bytes() + (machine.ranks - 1) * other.bytes(), machine);
+}
+
+void check_memory_to_save(const Options& options) {
+  Options whole = options;
+  whole.shape = {};
+  const Machine machine = machine_for(1);
+  const double parameters = parameters_of(whole, true);
+  const double values = parameters * static_cast<double>(size_of(options.dtype));
+  const Needed needed{parameters, machine.host ? 2 * values : values, 0, 0};
+  check_fits(options, needed, needed.bytes(), machine);
 }
 
 }  // namespace train

@@ -2,7 +2,8 @@
 //
 // Sizes that no machine has are refused before anything is allocated. What is counted is the least that a rank must
 // have, by the formulas of docs/trainer.md: values, gradients and optimizer state of its part of the model, activations
-// of one micro-batch, tokens of all. Slots, buffers and the text come on top of it.
+// of one micro-batch, tokens of all. Slots, buffers and the text come on top of it. What a machine has is its memory,
+// or what control groups leave of it to this process.
 
 #pragma once
 
@@ -20,5 +21,8 @@ Needed least_memory(const Options& options, bool embeddings);
 
 // Throws Refusal, naming the number that is too large. `ranks` of this process, on this many devices.
 void check_memory(const Options& options, int ranks);
+
+// The same for --save-init, which holds the whole model's first values on one rank, and what is written of them.
+void check_memory_to_save(const Options& options);
 
 }  // namespace train

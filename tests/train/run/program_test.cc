@@ -281,6 +281,9 @@ TEST(TrainProgram, RefusesWhatNoMachineHas) {
       {{"--accum", "1073741824", "--micro-batch", "1"},
        "micro-batch = 1 of seq = 16 and accum = 1073741824 are",
        "GiB"},
+      {{"--save-init", "/nonexistent/file", "--layers", "1048576", "--width", "16384", "--tp", "2"},
+       "layers = 1048576 of width = 16384 are 3.38e+15 parameters",
+       "ranks = 1 "},
   };
   for (const auto& c : cases) {
     Words options = kSmall;
