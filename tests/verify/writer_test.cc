@@ -50,6 +50,23 @@ TEST(Writer, AStepIsReadAsItWasWritten) {
   EXPECT_EQ(step->tensors.at("param/w").at(0).placement.kind, Kind::replica);
 }
 
+TEST(Writer, NotesStandInTheStepsFile) {
+  const TemporaryFolder folder;
+  Writer writer(folder.path("d"), 0, 1);
+  EXPECT_THROW(writer.note("mine", "x"), std::runtime_error);  // of no step
+  writer.begin_step(1);
+  writer.note("mine", "{\"a\": 1}");
+  for (const char* taken : {"mine", "step", "world_size", "computed_in", "placement:x"})
+    EXPECT_THROW(writer.note(taken, "x"), std::runtime_error) << taken;
+  writer.end_step();
+  writer.begin_step(2);
+  writer.end_step();
+  const Result<DumpFolder> read = open_folder(folder.path("d"));
+  ASSERT_TRUE(read) << read.error();
+  EXPECT_EQ(open_step(*read, 1)->files.front().metadata().at("mine"), "{\"a\": 1}");
+  EXPECT_EQ(open_step(*read, 2)->files.front().metadata().count("mine"), 0u);
+}
+
 // The first step does not know how much room its header takes, the later ones do.
 TEST(Writer, HeadersOfAnySizeFit) {
   const TemporaryFolder folder;

@@ -92,6 +92,15 @@ void Writer::tensor(std::string name, Dtype dtype, const void* data, std::vector
   step_->entries.push_back(std::move(entry));
 }
 
+void Writer::note(const std::string& key, std::string text) {
+  const std::string where = folder_.string() + ": the note \"" + key + "\" of rank " + std::to_string(rank_) + ": ";
+  if (!step_) throw std::runtime_error(where + "it belongs between begin_step and end_step");
+  if (key.rfind(kPlacementPrefix, 0) == 0 || key == "computed_in")
+    throw std::runtime_error(where + "the format has a meaning for this key");
+  if (!step_->metadata.emplace(key, std::move(text)).second)
+    throw std::runtime_error(where + "the step's file has it already");
+}
+
 void Writer::end_step() {
   if (!step_) throw std::runtime_error(folder_.string() + ": end_step without begin_step");
   Step& step = *step_;

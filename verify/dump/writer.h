@@ -42,6 +42,8 @@ class Writer {
   void begin_step(int64_t step);
   // The bytes are written or copied before this returns.
   void tensor(std::string name, Dtype dtype, const void* data, std::vector<int64_t> local_shape, Placement placement);
+  // A text of the writer's own for the metadata of the step's file, under a key that the format does not know.
+  void note(const std::string& key, std::string text);
   void metrics(const Metrics& metrics);  // inside a step or outside of one
   void end_step();
 

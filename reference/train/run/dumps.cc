@@ -148,7 +148,8 @@ void Dumps::batch(const Batches& batches) {
                     {.global = {options_.global_batch, options_.seq}, .slice = {}, .flat = field.ranges});
 }
 
-void Dumps::end_step(const dump::Metrics& metrics) {
+void Dumps::end_step(const dump::Metrics& metrics, const TrainingState& state) {
+  writer_->note(kStateKey, state_text(state));
   writer_->metrics(metrics);
   writer_->end_step();
 }

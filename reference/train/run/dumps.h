@@ -3,7 +3,8 @@
 // --dump: what a rank owns, written to a dump folder (docs/dump-format.md) so that layouts can be compared. Step 0 has
 // the first parameters; step n has the gradients of step n after reduction and division, before clipping, the
 // parameters (in bf16 runs as bf16, and the master weights) and moments after its update, and its batch. Only owners
-// write: of ranks that hold the same elements, the first.
+// write: of ranks that hold the same elements, the first. Every rank's file also says where the training stands
+// (state.h), so that a dump holds what a restart needs.
 
 #pragma once
 
@@ -17,6 +18,7 @@
 #include "reference/train/run/batches.h"
 #include "reference/train/run/communicators.h"
 #include "reference/train/run/options.h"
+#include "reference/train/run/state.h"
 #include "verify/dump/writer.h"
 
 namespace train {
@@ -43,7 +45,7 @@ class Dumps {
   void gradients(Strategy& strategy);
   void parameters(Strategy& strategy, const std::vector<Parameter*>& all);
   void batch(const Batches& batches);  // and the activations made of it
-  void end_step(const lockstep::dump::Metrics& metrics);
+  void end_step(const lockstep::dump::Metrics& metrics, const TrainingState& state);
 
  private:
   void write(const std::string& name, const Owned& piece, View view);

@@ -168,7 +168,7 @@ Training::Step Training::step() {
   sampler_.advance(options_.global_batch);
   if (dump) {
     dumps_.parameters(*strategy_, model_->parameters());
-    dumps_.end_step({step.number, rank_, step.loss, step.tokens, step.norm, step.rate, step.loss_scale});
+    dumps_.end_step({step.number, rank_, step.loss, step.tokens, step.norm, step.rate, step.loss_scale}, state());
   }
   return step;
 }
@@ -209,7 +209,24 @@ void Training::dump_first() {
   if (!dumps_.wants(0)) return;
   dumps_.begin_step(0);
   dumps_.parameters(*strategy_, model_->parameters());
-  dumps_.end_step({0, rank_, {}, {}, {}, {}, {}});
+  dumps_.end_step({0, rank_, {}, {}, {}, {}, {}}, state());
+}
+
+TrainingState Training::state() const {
+  return {steps_done_, optimizer_->updates(), sampler_.state(), loss_scale_.state()};
+}
+
+void Training::restore(const TrainingState& state) {
+  const SamplerState& mine = sampler_.state();
+  if (state.sampler.seed != mine.seed)
+    refuse("the state is of a training with seed = ", state.sampler.seed, ", and this one's is ", mine.seed);
+  if (state.sampler.samples != mine.samples)
+    refuse("the state is of a text of ", state.sampler.samples, " samples to train on, and this one has ", mine.samples,
+           ": take the same --data, --seq and --packed");
+  steps_done_ = state.step;
+  optimizer_->restore(state.updates);
+  sampler_.restore(state.sampler);
+  loss_scale_.restore(state.loss_scale);
 }
 
 void Training::tell(const Step& step, double seconds) const {
@@ -234,9 +251,10 @@ void Training::tell_loss_scale(const Step& step) const {
 void Training::run() {
   const bool talks = rank_ == 0;
   dump_first();
-  for (int64_t n = 1; n <= options_.steps; ++n) {
+  while (steps_done_ < options_.steps) {
     const auto begin = std::chrono::steady_clock::now();
     const Step done = step();
+    const int64_t n = done.number;
     if (talks && !options_.quiet) tell(done, seconds_since(begin));
     if (talks && !std::isfinite(done.norm)) tell_not_finite(done);
     if (talks && !options_.quiet && loss_scale_.value() > done.loss_scale) tell_loss_scale(done);

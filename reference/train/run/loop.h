@@ -19,6 +19,7 @@
 #include "reference/train/run/loss_scale.h"
 #include "reference/train/run/optimizer.h"
 #include "reference/train/run/options.h"
+#include "reference/train/run/state.h"
 #include "reference/train/run/text.h"
 
 namespace train {
@@ -40,6 +41,10 @@ class Training {
   Step step();
   void dump_first();  // parameters before the first step
   double evaluate();  // mean loss over the held-out samples
+
+  TrainingState state() const;
+  // Goes on from there. Parameters and moments are the caller's matter. Throws Refusal for what is another training's.
+  void restore(const TrainingState& state);
 
   const Memory& memory() const { return memory_; }
 

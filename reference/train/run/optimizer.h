@@ -39,6 +39,9 @@ class Optimizer {
   // moments go by the number of updates.
   void update(Strategy& strategy, double norm, double rate);
 
+  int64_t updates() const { return updates_; }
+  void restore(int64_t updates) { updates_ = updates; }
+
  private:
   const Options& options_;
   Memory& memory_;

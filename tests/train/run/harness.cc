@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include <algorithm>
+#include <exception>
 
 #include "reference/train/run/launch.h"
 #include "reference/train/run/loop.h"
@@ -29,31 +30,45 @@ std::shared_ptr<const std::filesystem::path> make_folder() {
           }};
 }
 
-Trained run(Options options) {
+void train_as(int rank, const ncclUniqueId& id, const Options& options, const Text& text, const TrainingState* from,
+              Trained& result) {
+  int device = 0;
+  check(cudaGetDevice(&device), "cudaGetDevice");
+  Training training(options, text, rank, device, id);
+  if (from != nullptr)
+    training.restore(*from);
+  else
+    training.dump_first();
+  while (training.state().step < options.steps) {
+    const Training::Step step = training.step();
+    if (rank != 0) continue;
+    result.loss.push_back(step.loss);
+    result.norm.push_back(step.norm);
+    result.tokens.push_back(step.tokens);
+    result.scale.push_back(step.loss_scale);
+  }
+  for (int i = 0; rank == 0 && i < kPurposes; ++i) {
+    const auto purpose = static_cast<Purpose>(i);
+    result.memory[std::string(name_of(purpose))] = static_cast<double>(training.memory().high(purpose));
+  }
+}
+
+Trained run(Options options, const TrainingState* from = nullptr) {
   const Launch launch = find_launch(options);
   complete_options(options, launch.world);
   options.quiet = true;
   const Text text(options.data.empty() ? bundled_text() : options.data, options.seq, options.vocab, options.packed);
   Trained result;
+  std::exception_ptr refused;  // by all ranks alike
   run_ranks(launch, options, [&](int rank, const ncclUniqueId& id) {
-    int device = 0;
-    check(cudaGetDevice(&device), "cudaGetDevice");
-    Training training(options, text, rank, device, id);
-    training.dump_first();
-    for (int64_t n = 1; n <= options.steps; ++n) {
-      const Training::Step step = training.step();
-      if (rank != 0) continue;
-      result.loss.push_back(step.loss);
-      result.norm.push_back(step.norm);
-      result.tokens.push_back(step.tokens);
-      result.scale.push_back(step.loss_scale);
-    }
-    for (int i = 0; rank == 0 && i < kPurposes; ++i) {
-      const auto purpose = static_cast<Purpose>(i);
-      result.memory[std::string(name_of(purpose))] = static_cast<double>(training.memory().high(purpose));
+    try {
+      train_as(rank, id, options, text, from, result);
+    } catch (const Refusal&) {
+      if (rank == 0) refused = std::current_exception();
     }
     return 0;
   });
+  if (refused) std::rethrow_exception(refused);
   return result;
 }
 
@@ -61,14 +76,17 @@ Trained run(Options options) {
 
 Trained train_quietly(const std::string& line) { return run(parse_line(line)); }
 
-Trained train(const std::string& line) {
+static Trained run_with_dump(const std::string& line, const TrainingState* from) {
   const auto folder = make_folder();
   Options options = parse_line(line);
   options.dump = *folder;
-  Trained result = run(options);
+  Trained result = run(options, from);
   result.dump = folder;
   return result;
 }
+
+Trained train(const std::string& line) { return run_with_dump(line, nullptr); }
+Trained train_from(const TrainingState& state, const std::string& line) { return run_with_dump(line, &state); }
 
 Verdict compare(const Trained& a, const Trained& b, double tolerance) {
   lockstep::verify::CompareOptions options;

@@ -11,6 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "reference/train/run/state.h"
+
 namespace train::test {
 
 struct Trained {
@@ -24,6 +26,9 @@ struct Trained {
 Trained train(const std::string& command_line);
 // Without: only losses and norms.
 Trained train_quietly(const std::string& command_line);
+
+// Goes on from a state, with --dump, to the command line's last step.
+Trained train_from(const TrainingState& state, const std::string& command_line);
 
 // Every tensor of every step and every metric, with one tolerance (relative Frobenius norm).
 struct Verdict {
