@@ -10,9 +10,9 @@
 #include <memory>
 
 #include "tools/command.h"
-#include "tools/compare_report.h"
+#include "tools/compare/report.h"
 #include "tools/printable.h"
-#include "tools/report.h"
+#include "tools/report/report.h"
 #include "tools/say.h"
 
 namespace lockstep {

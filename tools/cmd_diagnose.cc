@@ -10,8 +10,8 @@
 
 #include "tools/command.h"
 #include "tools/diagnose.h"
-#include "tools/findings_page.h"
-#include "tools/report.h"
+#include "tools/explain/findings_page.h"
+#include "tools/report/report.h"
 
 namespace lockstep {
 namespace {

@@ -12,9 +12,9 @@
 
 #include "interpose/shim/settings.h"
 #include "tools/command.h"
-#include "tools/launch.h"
+#include "tools/run/launch.h"
+#include "tools/run/supervisor.h"
 #include "tools/say.h"
-#include "tools/supervisor.h"
 
 namespace lockstep {
 namespace {

@@ -16,10 +16,10 @@
 #include <thread>
 
 #include "tools/command.h"
+#include "tools/scenario/batch.h"
+#include "tools/scenario/judge.h"
 #include "tools/scenario/lexer.h"
-#include "tools/scenario_batch.h"
-#include "tools/scenario_judge.h"
-#include "tools/scenario_run.h"
+#include "tools/scenario/run.h"
 
 namespace lockstep {
 namespace {

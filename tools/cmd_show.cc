@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 //
-// `lockstep show FILE`: what is in one trace, for people and as JSON. Judges nothing. (Tensor dumps: show_dump.cc.)
+// `lockstep show FILE`: what is in one trace, for people and as JSON. Judges nothing. (Tensor dumps: show/dump.cc.)
 
 #include <fmt/format.h>
 
@@ -8,8 +8,8 @@
 #include <memory>
 
 #include "tools/command.h"
-#include "tools/show_dump.h"
-#include "tools/show_trace.h"
+#include "tools/show/dump.h"
+#include "tools/show/trace.h"
 
 namespace lockstep {
 namespace {

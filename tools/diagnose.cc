@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include "tools/diagnose.h"
 
-#include "tools/explain.h"
-#include "tools/symbols.h"
+#include "tools/explain/explain.h"
+#include "tools/explain/symbols.h"
 
 namespace lockstep {
 

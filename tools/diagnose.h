@@ -8,9 +8,9 @@
 #include <memory>
 #include <string>
 
-#include "tools/finding.h"
-#include "tools/job.h"
-#include "tools/rules.h"
+#include "tools/job/job.h"
+#include "tools/judge/finding.h"
+#include "tools/judge/rules.h"
 
 namespace lockstep {
 

@@ -2,11 +2,11 @@
 //
 // The judge of verdicts must be able to fail: every field that a scenario expects is given wrong once.
 
+#include "tools/scenario/judge.h"
+
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
-
-#include "tools/scenario_judge.h"
 
 namespace lockstep {
 namespace {

@@ -74,8 +74,9 @@ TEST(Devices, ReachEachOtherWhenAskedTo) {
     CUDA_OK(cudaMemcpyPeer(there.data, 1, here.data, 0, 40));
     EXPECT_EQ(10, there[9]);
     CUDA_OK(cudaMemset(here.data, 0, 40));
-    CUDA_OK(cudaSetDevice(0));
+    // Device 1's default stream sets the bytes; `stream` does not wait for it.
     CUDA_OK(cudaDeviceSynchronize());
+    CUDA_OK(cudaSetDevice(0));
     CUDA_OK(cudaMemcpyPeerAsync(here.data, 0, there.data, 1, 40, stream));
     CUDA_OK(cudaStreamSynchronize(stream));
     EXPECT_EQ(10, here[9]);

@@ -3,7 +3,7 @@
 // What the loader leaves out of a job: how much stays does not depend on how many calls were made, and verdicts do not
 // depend on what was left out.
 
-#include "tools/agreed.h"
+#include "tools/job/agreed.h"
 
 #include <gtest/gtest.h>
 

@@ -10,9 +10,9 @@
 #include <numeric>
 #include <random>
 
-#include "tools/explain.h"
-#include "tools/json_schema.h"
-#include "tools/report.h"
+#include "tools/explain/explain.h"
+#include "tools/report/json_schema.h"
+#include "tools/report/report.h"
 
 namespace lockstep::test {
 

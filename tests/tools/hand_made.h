@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "interpose/abi/functions.h"
-#include "tools/finding.h"
-#include "tools/job.h"
-#include "tools/rules.h"
+#include "tools/job/job.h"
+#include "tools/judge/finding.h"
+#include "tools/judge/rules.h"
 
 namespace lockstep::test {
 

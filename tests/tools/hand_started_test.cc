@@ -7,8 +7,8 @@
 
 #include <algorithm>
 
-#include "tools/job.h"
-#include "tools/runs.h"
+#include "tools/job/job.h"
+#include "tools/job/runs.h"
 
 namespace lockstep::test {
 namespace {

@@ -9,7 +9,7 @@
 #include <fstream>
 
 #include "tests/tools/hand_made.h"
-#include "tools/findings_page.h"
+#include "tools/explain/findings_page.h"
 
 namespace lockstep::test {
 namespace {

@@ -3,7 +3,7 @@
 // Programs linked in all the ways people link them, through `lockstep run --host`: those that can run do, the others
 // are told what to change before anything starts.
 
-#include "tools/linking.h"
+#include "tools/run/linking.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

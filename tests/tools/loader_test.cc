@@ -12,9 +12,9 @@
 #include "tests/bench/made_traces.h"
 #include "tests/interpose/trace_fixture.h"
 #include "tests/tools/hand_made.h"
-#include "tools/clocks.h"
 #include "tools/diagnose.h"
-#include "tools/report.h"
+#include "tools/job/clocks.h"
+#include "tools/report/report.h"
 
 namespace lockstep::test {
 namespace {

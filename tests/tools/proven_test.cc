@@ -2,7 +2,7 @@
 //
 // What a host wait proves to have completed, and what it does not: each by a file of a few records.
 
-#include "tools/proven.h"
+#include "tools/job/proven.h"
 
 #include <gtest/gtest.h>
 

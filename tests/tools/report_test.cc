@@ -2,7 +2,7 @@
 //
 // Both reports print one list; the JSON keeps to docs/diagnose-schema.json, whatever the verdict.
 
-#include "tools/report.h"
+#include "tools/report/report.h"
 
 #include <gtest/gtest.h>
 
@@ -10,8 +10,8 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/tools/hand_made.h"
-#include "tools/json_schema.h"
-#include "tools/verdict_form.h"
+#include "tools/report/json_schema.h"
+#include "tools/report/verdict_form.h"
 
 namespace lockstep::test {
 namespace {

@@ -14,9 +14,9 @@
 #include <thread>
 
 #include "tests/demo/process.h"
-#include "tools/finding.h"
-#include "tools/findings_page.h"
-#include "tools/json_schema.h"
+#include "tools/explain/findings_page.h"
+#include "tools/judge/finding.h"
+#include "tools/report/json_schema.h"
 
 namespace lockstep::test {
 namespace {

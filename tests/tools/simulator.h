@@ -33,8 +33,8 @@
 #include <vector>
 
 #include "interpose/abi/functions.h"
-#include "tools/finding.h"
-#include "tools/job.h"
+#include "tools/job/job.h"
+#include "tools/judge/finding.h"
 
 namespace lockstep::test {
 
@@ -124,7 +124,8 @@ Schedule random_schedule(Random& random, bool lengthy = false);
   X(none)                                                                                                            \
   X(stays_away)                                                                                                      \
   X(leaves)                                                                                                          \
-  X(dies) X(init_fails)                                                      /* one rank ends, or never comes */     \
+  X(dies)                                                                                                            \
+  X(init_fails)                                                              /* one rank ends, or never comes */     \
       X(other_count) X(other_dtype) X(other_redop) X(other_root) X(other_op) /* one call differs */                  \
       X(zero_count) X(skips) X(repeats) X(wrong_comm) X(swaps)               /* later calls are one off */           \
       X(drops_message) X(extra_message) X(message_size) X(both_send_first) X(uneven_groups)         /* messages */   \

@@ -8,7 +8,7 @@
 #include <cmath>
 
 #include "tests/tools/simulator_machine.h"
-#include "tools/match.h"
+#include "tools/job/match.h"
 
 namespace lockstep::test {
 

@@ -9,7 +9,7 @@
 #include <map>
 
 #include "tests/tools/simulator_machine.h"
-#include "tools/match.h"
+#include "tools/job/match.h"
 
 namespace lockstep::test {
 

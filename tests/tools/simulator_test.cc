@@ -12,10 +12,10 @@
 #include <cstdlib>
 #include <map>
 
-#include "tools/agreed.h"
-#include "tools/explain.h"
-#include "tools/report.h"
-#include "tools/rules.h"
+#include "tools/explain/explain.h"
+#include "tools/job/agreed.h"
+#include "tools/judge/rules.h"
+#include "tools/report/report.h"
 
 namespace lockstep::test {
 namespace {

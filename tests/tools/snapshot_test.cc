@@ -3,7 +3,7 @@
 // Stacks from outside, of a child with known functions on its stack; and that it goes on afterwards as if nothing had
 // been.
 
-#include "tools/snapshot.h"
+#include "tools/run/snapshot.h"
 
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -20,7 +20,7 @@
 #include <cstring>
 #include <thread>
 
-#include "tools/symbols.h"
+#include "tools/explain/symbols.h"
 
 using namespace std::chrono_literals;
 

@@ -2,7 +2,7 @@
 //
 // Frames of this very program: functions inlined into others, and debug information that lies elsewhere.
 
-#include "tools/symbols.h"
+#include "tools/explain/symbols.h"
 
 #include <elf.h>
 #include <gtest/gtest.h>

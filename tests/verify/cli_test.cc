@@ -9,9 +9,9 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/demo/process.h"
-#include "tools/json_schema.h"
 #include "tests/verify/files.h"
 #include "tests/verify/made_dumps.h"
+#include "tools/report/json_schema.h"
 
 namespace lockstep::test {
 namespace {

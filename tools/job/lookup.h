@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: MIT
+//
+// Look-ups that many files need.
+
+#pragma once
+
+#include <algorithm>
+#include <array>
+
+#include "interpose/abi/functions.h"
+#include "tools/job/match.h"
+
+namespace lockstep {
+
+// nullptr = the rank is no member, as far as its trace says.
+inline const Member* member_of(const Comm& comm, size_t rank) {
+  const auto found =
+      std::find_if(comm.members.begin(), comm.members.end(), [&](const Member& member) { return member.rank == rank; });
+  return found == comm.members.end() ? nullptr : &*found;
+}
+
+// Of the list of all functions as a table, since jobs have millions of calls. One this build does not know is `local`.
+inline abi::FunctionKind kind_of(const trace::Call& call) {
+  static const std::array<abi::FunctionKind, 1024> kinds = [] {
+    std::array<abi::FunctionKind, 1024> table;
+    table.fill(abi::FunctionKind::local);
+    for (const abi::FunctionInfo& function : abi::kFunctions)
+      if (static_cast<size_t>(function.fn) < table.size()) table[static_cast<size_t>(function.fn)] = function.kind;
+    return table;
+  }();
+  if (call.fn < kinds.size()) return kinds[call.fn];
+  const abi::FunctionInfo* info = abi::find_function(call.fn);
+  return info ? info->kind : abi::FunctionKind::local;
+}
+
+// Where a process holds several ranks, only some of its threads speak for one of them.
+inline bool is_its_thread(const Rank& rank, uint32_t tid) {
+  return rank.tids.empty() || std::find(rank.tids.begin(), rank.tids.end(), tid) != rank.tids.end();
+}
+
+}  // namespace lockstep
