@@ -178,6 +178,13 @@ int main(int argc, char** argv) {
     fprintf(stderr, "ready\n");
     all_reduce(comm, 1200);
   }
+  if (what == "fast") {  // far more operations than there are probes, all complete at once but the last, which never starts
+    ncclComm_t comm = init();
+    fake_cuda_release(2 * 1001);
+    for (int i = 0; i < 1002; i++) all_reduce(comm);
+    fprintf(stderr, "all called\n");
+    pause();
+  }
   if (what == "many") {  // more operations than there are probes, none of which ever starts
     ncclComm_t comm = init();
     for (int i = 0; i < 1000; i++) all_reduce(comm);

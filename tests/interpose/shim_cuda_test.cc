@@ -207,6 +207,15 @@ TEST_F(ShimCuda, WhatIsBeyondTheProbesIsCounted) {
   EXPECT_EQ(file.comms.at(0).state, trace::CommState::aborted);
 }
 
+TEST_F(ShimCuda, TheLastCallIsWatchedHoweverFastTheOnesBeforeItWere) {
+  Process process({kClient, "fast"}, environment());
+  ASSERT_TRUE(process.wait_for("all called", 20)) << process.outcome().err;
+  EXPECT_TRUE(becomes([](const TraceFile& file) { return file.comms.at(0).coll_completed == Count(1001); }));
+  usleep(200000);
+  EXPECT_EQ(only_trace().comms.at(0).coll_called, 1002u);
+  EXPECT_EQ(only_trace().comms.at(0).coll_started, Count(1001));
+}
+
 TEST_F(ShimCuda, SwitchedOffNothingIsAsked) {
   const Outcome outcome = client({"many"}, {{"LOCKSTEP_STATES", "0"}});
   EXPECT_TRUE(outcome.exited_with(0));
