@@ -2,7 +2,9 @@
 //
 // A libcuda.so.1 of a few functions, whose streams do nothing until they are told: events are numbered as they are recorded
 // and are done when fake_cuda_release() has let that number pass. So a test decides what has started and what is complete.
+// What the shim asks for by itself sets errno, as a real driver may: the job must not see that.
 
+#include <errno.h>
 #include <stdint.h>
 #include <string.h>
 #include <unistd.h>
@@ -35,10 +37,12 @@ EXPORT int fake_cuda_events_under_capture() { return events_under_capture.load()
 EXPORT int fake_cuda_queries() { return queries.load(); }
 
 EXPORT int cuStreamIsCapturing(void*, int* status) {
+  errno = EIO;
   *status = capturing.load();
   return kSuccess;
 }
 EXPORT int cuThreadExchangeStreamCaptureMode(int* mode) {
+  errno = EIO;
   thread_local int mine = 0;
   const int old = mine;
   mine = *mode;
@@ -46,12 +50,19 @@ EXPORT int cuThreadExchangeStreamCaptureMode(int* mode) {
   return kSuccess;
 }
 EXPORT int cuCtxGetCurrent(void** context) {
+  errno = EIO;
   *context = reinterpret_cast<void*>(0x1000);
+  return kSuccess;
+}
+EXPORT int cuCtxGetDevice(int* device) {
+  errno = EIO;
+  *device = 0;
   return kSuccess;
 }
 EXPORT int cuCtxSetCurrent(void* context) { return context ? kSuccess : kInvalid; }
 EXPORT int cuCtxPushCurrent_v2(void*) { return kSuccess; }
 EXPORT int cuEventCreate(void** event, unsigned) {
+  errno = EIO;
   *event = new Event;
   return kSuccess;
 }
@@ -68,6 +79,7 @@ EXPORT int cuEventRecord(void* event, void*) {
   return kSuccess;
 }
 EXPORT int cuEventQuery(void* event) {
+  errno = EIO;
   queries++;
   while (blocked.load()) usleep(1000);
   return is_done(*static_cast<Event*>(event)) ? kSuccess : kNotReady;
@@ -85,6 +97,7 @@ EXPORT int cuCtxSynchronize() { return cuStreamSynchronize(nullptr); }
 EXPORT int cuStreamWaitEvent(void*, void*, unsigned) { return kSuccess; }
 // This stream is always at its end.
 EXPORT int cuLaunchHostFunc(void*, void (*function)(void*), void* data) {
+  errno = EIO;
   function(data);
   return kSuccess;
 }
@@ -95,6 +108,7 @@ EXPORT int cuMemcpy(uint64_t to, uint64_t from, size_t size) {
 }
 // Attribute 2: the kind of memory. The page at 0x1000 is the "device's" and must not be read.
 EXPORT int cuPointerGetAttribute(void* data, int attribute, uint64_t pointer) {
+  errno = EIO;
   if (attribute != 2) return kInvalid;
   *static_cast<unsigned*>(data) = pointer >> 12 == 1 ? 2 : 1;
   return kSuccess;

@@ -18,7 +18,7 @@ using trace::HostCall;
 using trace::TempFolder;
 using trace::TraceFile;
 
-const std::string kClient = SHIM_CLIENT, kPlain = SHIM_PLAIN_CLIENT, kShim = SHIM_LIBRARY;
+const std::string kClient = SHIM_CLIENT, kShim = SHIM_LIBRARY;
 
 class ShimCuda : public testing::Test {
  protected:

@@ -23,12 +23,17 @@ using trace::CommState;
 using trace::TempFolder;
 using trace::TraceFile;
 
-const std::string kClient = SHIM_CLIENT, kClientWithFramePointers = SHIM_CLIENT_FP, kShim = SHIM_LIBRARY;
+const std::string kClient = SHIM_CLIENT, kClientWithFramePointers = SHIM_CLIENT_FP, kHarm = HARM_CLIENT,
+                  kShim = SHIM_LIBRARY;
 
 class Shim : public testing::Test {
  protected:
   Outcome client(std::vector<std::string> arguments, Environment extra = {}, double seconds = 30) {
     arguments.insert(arguments.begin(), kClient);
+    return run(arguments, environment(extra), seconds);
+  }
+  Outcome harm_client(std::vector<std::string> arguments, Environment extra = {}, double seconds = 30) {
+    arguments.insert(arguments.begin(), kHarm);
     return run(arguments, environment(extra), seconds);
   }
   Environment environment(const Environment& extra = {}) const {
@@ -197,9 +202,9 @@ TEST_F(Shim, TenThousandThreadsComeAndGo) {
 #ifdef __SANITIZE_THREAD__
   extra["LOCKSTEP_STACKS"] = "0";  // its runtime does not survive libunwind's thread-exit hook; see docs/shim.md
 #endif
-  const Outcome outcome = client({"threads", "10000"}, extra, 60);
+  const Outcome outcome = harm_client({"threads", "10000"}, extra, 60);
   ASSERT_TRUE(outcome.exited_with(0));
-  EXPECT_EQ(outcome.out, "10000 threads\n");
+  EXPECT_EQ(outcome.out, "10000 results, errno changed 0 times\n");
   EXPECT_EQ(outcome.err, "");
   const TraceFile file = only_trace();
   EXPECT_EQ(of(file, Fn::AllReduce).size(), 10000u);
@@ -210,7 +215,7 @@ TEST_F(Shim, TenThousandThreadsComeAndGo) {
 }
 
 TEST_F(Shim, AForkedChildLeavesTheParentsFileAlone) {
-  ASSERT_TRUE(client({"forks"}).exited_with(0));
+  ASSERT_TRUE(harm_client({"forks"}).exited_with(0));
   const std::vector<std::string> found = folder_.traces();
   ASSERT_EQ(found.size(), 2u);
   for (const std::string& path : found) {
@@ -228,7 +233,7 @@ TEST_F(Shim, AForkedChildLeavesTheParentsFileAlone) {
 }
 
 TEST_F(Shim, MoreCommunicatorsThanSlots) {
-  ASSERT_TRUE(client({"communicators", "3000"}).exited_with(0));
+  ASSERT_TRUE(harm_client({"communicators", "3000"}).exited_with(0));
   const TraceFile file = only_trace();
   EXPECT_EQ(file.comms.size(), trace::kCommSlots);
   EXPECT_EQ(file.comms.front().serial, 1u);  // the living one was not thrown out

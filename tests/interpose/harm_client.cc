@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: MIT
+//
+// A program that gives a tracer a hard time in the way its first argument names: threads, forks, signals, libraries that come
+// and go, a folder that is gone. It prints what it saw, each result of NCCL and each change of errno among it, so that a
+// run with the shim can be compared with one without it.
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/interpose/client_parts.h"
+
+using namespace lockstep;
+
+namespace {
+
+// A call whose result counts, and whose errno must be what it was.
+std::atomic<int> sum, changed;
+int checked(ncclComm_t comm, size_t count) {
+  errno = ENOTTY;
+  const int result = all_reduce(comm, count);
+  changed += errno != ENOTTY;
+  sum += result + 1;
+  return result;
+}
+void say_sums() { printf("%d results, errno changed %d times\n", sum.load(), changed.load()); }
+
+void burst(int count) {
+  ncclComm_t comm = init();
+  for (int i = 0; i < count; i++) checked(comm, i % 100 == 99 ? 1004 : 8);
+  say_sums();
+}
+
+// As burst, with pauses, and says whether a call took long.
+void burst_slow(int count) {
+  ncclComm_t comm = init();
+  int slow = 0;
+  for (int i = 0; i < count; i++) {
+    struct timespec before, after;
+    clock_gettime(CLOCK_MONOTONIC, &before);
+    checked(comm, 8);
+    clock_gettime(CLOCK_MONOTONIC, &after);
+    slow += (after.tv_sec - before.tv_sec) * 1000 + (after.tv_nsec - before.tv_nsec) / 1000000 >= 2500;
+    if (i % 4096 == 4095) usleep(300000);  // a training computes, too
+  }
+  say_sums();
+  printf("%d slow\n", slow);
+}
+
+void threads(int count) {
+  ncclComm_t comm = init();
+  for (int done = 0; done < count; done += 50) {
+    std::vector<std::thread> some;
+    for (int i = 0; i < 50; i++) some.emplace_back([=] { checked(comm, static_cast<size_t>(done + i + 10) % 900 + 10); });
+    for (std::thread& thread : some) thread.join();
+  }
+  say_sums();
+}
+
+void share(int count) {
+  ncclComm_t comm = init();
+  for (int i = 0; i < 4; i++) checked(comm, 8);  // alone at first
+  std::vector<std::thread> some;
+  for (int t = 0; t < count; t++)
+    some.emplace_back([=] {
+      for (int i = t ? 0 : 4; i < 20000; i++) checked(comm, 8);
+    });
+  for (std::thread& thread : some) thread.join();
+  say_sums();
+}
+
+int status_of(pid_t child) {
+  int status = 0;
+  waitpid(child, &status, 0);
+  return WEXITSTATUS(status);
+}
+
+void forks() {
+  ncclComm_t comm = init(0, 2);
+  checked(comm, 20);
+  const pid_t silent = fork();
+  if (silent == 0) {
+    // In the parent's communicator: not recorded, and not into the parent's file.
+    _exit(checked(comm, 1004) + 10);
+  }
+  printf("silent child %d\n", status_of(silent));
+  const pid_t own = fork();
+  if (own == 0) {
+    ncclComm_t mine = init(1, 2);
+    checked(mine, 22);
+    exit(5);
+  }
+  printf("child %d\n", status_of(own));
+  checked(comm, 23);
+  say_sums();
+}
+
+void fork_inside() {
+  ncclComm_t comm = init();
+  const pid_t parent = getpid();
+  checked(comm, 1500);
+  if (getpid() != parent) {
+    checked(comm, 30);
+    _exit(changed ? 4 : 3);
+  }
+  checked(comm, 31);
+  int status = 0;
+  wait(&status);
+  printf("child %d\n", WEXITSTATUS(status));
+  say_sums();
+}
+
+void communicators(int count) {
+  ncclComm_t keep = init(2, 5);
+  int destroyed = 0;
+  for (int i = 0; i < count; i++) {
+    ncclComm_t comm = init(0, 3);
+    checked(comm, 9);
+    destroyed += ncclCommDestroy(comm) == ncclSuccess;
+  }
+  checked(keep, 10);
+  printf("%d destroyed\n", destroyed);
+  say_sums();
+}
+
+void remove_folder() {
+  ncclComm_t comm = init();
+  checked(comm, 8);
+  const std::string command = "rm -rf '" + std::string(getenv("LOCKSTEP_DIR")) + "'";
+  printf("removed %d\n", system(command.c_str()));
+  for (int i = 0; i < 20000; i++) checked(comm, 8);  // the ring grows on, in a file without a name
+  say_sums();
+}
+
+void close_and_open(const char* plugin) {
+  for (int i = 0; i < 3; i++) {
+    void* library = dlopen(plugin, RTLD_NOW | RTLD_LOCAL);
+    if (!library) return;
+    printf("%d\n", reinterpret_cast<int (*)()>(dlsym(library, "use_nccl"))());
+    dlclose(library);
+  }
+}
+
+// A libnccl that is older than the program hopes: it looks first, as programs do, by handle and as the next library.
+void older_library() {
+  checked(init(), 8);
+  void* library = dlopen("libnccl.so.2", RTLD_NOW | RTLD_NOLOAD);
+  printf("libnccl %d\n", library != nullptr);
+  for (const char* name : {"ncclAllReduce", "ncclCommGrow", "ncclAlltoAll", "ncclDevCommCreate", "ncclFromTheFuture"}) {
+    printf("%s %d", name, dlsym(library, name) != nullptr);
+    const char* why = dlerror();
+    printf(" %s\n", why ? why : "-");
+  }
+  say_sums();
+}
+
+void signals(bool restart) {
+  ncclComm_t comm = init();
+  static int handled;
+  struct sigaction action = {};
+  action.sa_handler = [](int) { handled++; };
+  action.sa_flags = restart ? SA_RESTART : 0;
+  sigaction(SIGALRM, &action, nullptr);
+  checked(comm, 8);
+  int ends[2];
+  if (pipe(ends) != 0) return;
+  std::thread writer([=] {
+    sigset_t alarm_only;
+    sigemptyset(&alarm_only);
+    sigaddset(&alarm_only, SIGALRM);
+    pthread_sigmask(SIG_BLOCK, &alarm_only, nullptr);
+    usleep(1500000);
+    if (write(ends[1], "x", 1) != 1) abort();
+  });
+  ualarm(800000, 0);
+  char byte = 0;
+  int interrupted = 0;
+  while (read(ends[0], &byte, 1) != 1) interrupted += errno == EINTR;
+  writer.join();
+  checked(comm, 8);
+  printf("%d handled, %d interrupted, %c\n", handled, interrupted, byte);
+  say_sums();
+}
+
+// While another thread is inside a collective that never returns.
+void exit_beside(int status) {
+  ncclComm_t comm = init();
+  checked(comm, 8);
+  say_sums();
+  fflush(stdout);
+  std::thread inside([=] { all_reduce(comm, 1200); });
+  usleep(100000);
+  _exit(status);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::string what = argc > 1 ? argv[1] : "";
+  const int number = argc > 2 ? atoi(argv[2]) : 0;
+  if (what == "burst") burst(number);
+  if (what == "burst-slow") burst_slow(number);
+  if (what == "threads") threads(number);
+  if (what == "share") share(number);
+  if (what == "forks") forks();
+  if (what == "fork-inside") fork_inside();
+  if (what == "communicators") communicators(number);
+  if (what == "remove-folder") remove_folder();
+  if (what == "dlclose") close_and_open(argv[2]);
+  if (what == "older-library") older_library();
+  if (what == "signals") signals(argv[2][0] == 'r');
+  if (what == "exit-beside") exit_beside(number);
+  return 0;
+}
