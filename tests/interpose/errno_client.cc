@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 //
-// Calls every function the shim hooks, each in all situations a hook tells apart, with an errno of its own before, and looks
-// at errno after: it must be that one, or the one NCCL set. Prints each call where it is not, and how many calls it made.
+// Calls every function the shim hooks, each in all situations a hook tells apart, with an errno of its own before, and
+// looks at errno after: it must be that one, or the one NCCL set. Prints each call where it is not, and how many calls
+// it made.
 
 #include <errno.h>
 #include <stdint.h>
@@ -64,15 +65,24 @@ ncclUniqueId id_of_one;
 // What an argument of this role may be, so that the shim finds nothing strange.
 template <ArgRole role, class T>
 T argument() {
-  if constexpr (role == ArgRole::comm) return comm;
-  else if constexpr (role == ArgRole::new_comm || role == ArgRole::new_comms) return made;
-  else if constexpr (role == ArgRole::nranks) return 2;
-  else if constexpr (role == ArgRole::count || role == ArgRole::bytes) return 16;
-  else if constexpr (role == ArgRole::unique_ids) return &id_of_one;
-  else if constexpr (role == ArgRole::config) return nullptr;
-  else if constexpr (role == ArgRole::stream) return reinterpret_cast<T>(0x77);
-  else if constexpr (std::is_pointer_v<T>) return reinterpret_cast<T>(memory);
-  else return T{};
+  if constexpr (role == ArgRole::comm)
+    return comm;
+  else if constexpr (role == ArgRole::new_comm || role == ArgRole::new_comms)
+    return made;
+  else if constexpr (role == ArgRole::nranks)
+    return 2;
+  else if constexpr (role == ArgRole::count || role == ArgRole::bytes)
+    return 16;
+  else if constexpr (role == ArgRole::unique_ids)
+    return &id_of_one;
+  else if constexpr (role == ArgRole::config)
+    return nullptr;
+  else if constexpr (role == ArgRole::stream)
+    return reinterpret_cast<T>(0x77);
+  else if constexpr (std::is_pointer_v<T>)
+    return reinterpret_cast<T>(memory);
+  else
+    return T{};
 }
 
 #define ARGUMENT(triple) argument<ArgRole::LOCKSTEP_ARG_ROLE(triple), std::remove_cv_t<LOCKSTEP_ARG_TYPE(triple)>>()
@@ -89,9 +99,10 @@ void call_one(const char* name, const Situation& situation, bool twice, Call cal
 }
 
 #define CALL_untouched(kind, name, ...)
-#define CALL_hooked(kind, name, ...) \
-  call_one<FunctionKind::kind>(#name, situation, twice,         \
-                               [] { return static_cast<int>(nccl##name(LOCKSTEP_LIST(ARGUMENT __VA_OPT__(, ) __VA_ARGS__))); });
+#define CALL_hooked(kind, name, ...)                                                         \
+  call_one<FunctionKind::kind>(#name, situation, twice, [] {                                 \
+    return static_cast<int>(nccl##name(LOCKSTEP_LIST(ARGUMENT __VA_OPT__(, ) __VA_ARGS__))); \
+  });
 
 // Twice: the first time a stack, a thread or a communicator may be new, the second time nothing is.
 void call_all(const Situation& situation, bool twice = true) {
@@ -110,14 +121,15 @@ void call_in_groups(const Situation& situation) {
 
 void in_a_fresh_thread(const Situation& situation, FunctionKind wanted) {
 #define CALL_untouched_thread(kind, name, ...)
-#define CALL_hooked_thread(kind, name, ...)                                  \
-  if (FunctionKind::kind == wanted)                                          \
-    std::thread([&, mine = comm] {                                           \
-      comm = mine;                                                           \
-      CALL_hooked(kind, name __VA_OPT__(, ) __VA_ARGS__)                      \
+#define CALL_hooked_thread(kind, name, ...)              \
+  if (FunctionKind::kind == wanted)                      \
+    std::thread([&, mine = comm] {                       \
+      comm = mine;                                       \
+      CALL_hooked(kind, name __VA_OPT__(, ) __VA_ARGS__) \
     }).join();
   const bool twice = false;
-#define LOCKSTEP_NCCL(id, since, hook, kind, result, name, ...) CALL_##hook##_thread(kind, name __VA_OPT__(, ) __VA_ARGS__)
+#define LOCKSTEP_NCCL(id, since, hook, kind, result, name, ...) \
+  CALL_##hook##_thread(kind, name __VA_OPT__(, ) __VA_ARGS__)
 #define LOCKSTEP_NCCL_DEVICE(since, name)
 #include "interpose/abi/nccl_functions.def"
 }
@@ -127,8 +139,11 @@ void call_on_strangers() {
   const Situation stranger = {"on a stranger", 0, 0};
   for (uint64_t i = 1; i <= 4; i++) {
     comm = reinterpret_cast<ncclComm_t>(0x999000 + 0x100 * i);
-    if (i == 1) checked("AllGather", stranger, [] { return static_cast<int>(ncclAllGather(memory, memory, 16, ncclInt8, comm, nullptr)); });
-    if (i == 2) checked("Send", stranger, [] { return static_cast<int>(ncclSend(memory, 16, ncclInt8, 1, comm, nullptr)); });
+    if (i == 1)
+      checked("AllGather", stranger,
+              [] { return static_cast<int>(ncclAllGather(memory, memory, 16, ncclInt8, comm, nullptr)); });
+    if (i == 2)
+      checked("Send", stranger, [] { return static_cast<int>(ncclSend(memory, 16, ncclInt8, 1, comm, nullptr)); });
     if (i == 3) checked("CommDeregister", stranger, [] { return static_cast<int>(ncclCommDeregister(comm, memory)); });
     if (i == 4) checked("CommDestroy", stranger, [] { return static_cast<int>(ncclCommDestroy(comm)); });
   }
@@ -140,7 +155,8 @@ void call_many(int count) {
   const Situation plain = {"many", 0, 0};
   for (int i = 0; i < count; i++)
     checked("AllReduce", plain, [] {
-      return static_cast<int>(ncclAllReduce(memory, memory, 16, ncclInt8, ncclSum, comm, reinterpret_cast<cudaStream_t>(0x77)));
+      return static_cast<int>(
+          ncclAllReduce(memory, memory, 16, ncclInt8, ncclSum, comm, reinterpret_cast<cudaStream_t>(0x77)));
     });
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 //
-// A program that gives a tracer a hard time in the way its first argument names: threads, forks, signals, libraries that come
-// and go, a folder that is gone. It prints what it saw, each result of NCCL and each change of errno among it, so that a
-// run with the shim can be compared with one without it.
+// A program that gives a tracer a hard time in the way its first argument names: threads, forks, signals, libraries
+// that come and go, a folder that is gone. It prints what it saw, each result of NCCL and each change of errno among
+// it, so that a run with the shim can be compared with one without it.
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -63,7 +63,8 @@ void threads(int count) {
   ncclComm_t comm = init();
   for (int done = 0; done < count; done += 50) {
     std::vector<std::thread> some;
-    for (int i = 0; i < 50; i++) some.emplace_back([=] { checked(comm, static_cast<size_t>(done + i + 10) % 900 + 10); });
+    for (int i = 0; i < 50; i++)
+      some.emplace_back([=] { checked(comm, static_cast<size_t>(done + i + 10) % 900 + 10); });
     for (std::thread& thread : some) thread.join();
   }
   say_sums();
@@ -144,6 +145,25 @@ void remove_folder() {
   say_sums();
 }
 
+// As a daemon does; then it opens so many files of its own that one of them has the number the trace had.
+void close_descriptors() {
+  ncclComm_t comm = init();
+  checked(comm, 8);
+  for (int fd = 3; fd < 1024; fd++) close(fd);
+  std::vector<FILE*> own;
+  for (int i = 0; i < 200; i++) own.push_back(tmpfile());
+  for (int i = 0; i < 30000; i++) checked(comm, 8);  // the ring wants to grow
+  for (FILE* file : own) fputs("mine", file);
+  size_t right = 0;
+  for (FILE* file : own) {
+    fseek(file, 0, SEEK_END);
+    right += ftell(file) == 4;
+    fclose(file);
+  }
+  printf("%zu files of its own are as it wrote them\n", right);
+  say_sums();
+}
+
 void close_and_open(const char* plugin) {
   for (int i = 0; i < 3; i++) {
     void* library = dlopen(plugin, RTLD_NOW | RTLD_LOCAL);
@@ -218,6 +238,7 @@ int main(int argc, char** argv) {
   if (what == "fork-inside") fork_inside();
   if (what == "communicators") communicators(number);
   if (what == "remove-folder") remove_folder();
+  if (what == "close-descriptors") close_descriptors();
   if (what == "dlclose") close_and_open(argv[2]);
   if (what == "older-library") older_library();
   if (what == "signals") signals(argv[2][0] == 'r');

@@ -20,8 +20,8 @@ class Disk : public NoHarm {
     return run({"/usr/bin/unshare", "-m", "/bin/sh", "-c", mount}, {}).exited_with(0) ? mount : "";
   }
   Outcome inside(const std::string& mount, const std::string& command) const {
-    return run({"/usr/bin/unshare", "-m", "/bin/sh", "-c", mount + " && LOCKSTEP_DIR=" + folder_.path() +
-                                                               "/place/traces LD_PRELOAD=" + kShim + " " + command},
+    return run({"/usr/bin/unshare", "-m", "/bin/sh", "-c",
+                mount + " && LOCKSTEP_DIR=" + folder_.path() + "/place/traces LD_PRELOAD=" + kShim + " " + command},
                {}, 60);
   }
 };
@@ -67,11 +67,11 @@ TEST_F(Disk, ThatIsReadOnly) {
   EXPECT_NE(outcome.err.find("Read-only file system"), std::string::npos) << outcome.err;
 }
 
-// Extending the file takes three seconds, each time. The calls outrun the helper thread; what they write then is counted as
-// dropped, and what stands outside of the ring goes on.
+// Extending the file takes three seconds, each time. The calls outrun the helper thread; what they write then is
+// counted as dropped, and what stands outside of the ring goes on.
 TEST_F(Disk, ThatIsSlow) {
-  const Outcome outcome = compare({kHarm, "burst-slow", "12288"},
-                                  {{"LD_PRELOAD", kShim + " " + kSlowDisk}, {"SLOW_DISK_MS", "3000"}});
+  const Outcome outcome =
+      compare({kHarm, "burst-slow", "12288"}, {{"LD_PRELOAD", kShim + " " + kSlowDisk}, {"SLOW_DISK_MS", "3000"}});
   EXPECT_EQ(outcome.err, "");
   EXPECT_EQ(outcome.out, "12288 results, errno changed 0 times\n0 slow\n");
   const TraceFile file = only_trace();
@@ -85,6 +85,15 @@ TEST_F(Disk, WhoseFolderIsRemovedMeanwhile) {
   const Outcome outcome = compare({kHarm, "remove-folder"});
   EXPECT_EQ(outcome.err, "");
   EXPECT_FALSE(std::filesystem::exists(traces()));
+}
+
+TEST_F(Disk, WhoseDescriptorTheJobCloses) {
+  const Outcome outcome = compare({kHarm, "close-descriptors"});
+  EXPECT_EQ(outcome.out, "200 files of its own are as it wrote them\n30001 results, errno changed 0 times\n");
+  EXPECT_EQ(outcome.err, "");
+  const TraceFile file = only_trace();
+  EXPECT_GT(file.overwritten, 0u) << "the ring cannot have grown";
+  EXPECT_EQ(file.comms.at(0).coll_called, 30001u);
 }
 
 TEST_F(Disk, ThatIsLargeTakesAllEventsInFullMode) {

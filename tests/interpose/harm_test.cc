@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 //
-// No harm: whatever the job does, its own output, exit status and errno are what they are without the shim. Each of these runs a
-// client with and without it, and compares; docs/shim.md has the list of what may go wrong, and where it is tested.
+// No harm: whatever the job does, its own output, exit status and errno are what they are without the shim. Each of
+// these runs a client with and without it, and compares; docs/shim.md has the list of what may go wrong, and where it
+// is tested.
 
 #include "tests/interpose/no_harm.h"
 
@@ -82,8 +83,8 @@ TEST_F(NoHarm, ALibraryThatIsClosedAndOpenedAgain) {
   EXPECT_EQ(count(only_trace(), 42), 3u);
 }
 
-// A thread that waits in read() sees its own signals, with and without SA_RESTART, and none of ours: a snapshot is taken
-// meanwhile.
+// A thread that waits in read() sees its own signals, with and without SA_RESTART, and none of ours: a snapshot is
+// taken meanwhile.
 class Signals : public NoHarm, public testing::WithParamInterface<const char*> {};
 TEST_P(Signals, AreTheJobsOwn) {
   compare({kHarm, "signals", GetParam()}, {{"LOCKSTEP_HANG_SECONDS", "0.3"}});
@@ -121,7 +122,8 @@ TEST_F(NoHarm, NumbersStayRightWhenThreadsShareACommunicator) {
   EXPECT_EQ(file.comms.at(0).coll_returned, numbers.size());
 }
 
-// --- errno -------------------------------------------------------------------------------------------------------------------
+// --- errno
+// -------------------------------------------------------------------------------------------------------------------
 
 // Every function of the list, in all situations, with NCCL and a driver that spoil errno when the shim asks them.
 class Errno : public NoHarm, public testing::WithParamInterface<std::pair<const char*, Environment>> {};
@@ -133,15 +135,16 @@ TEST_P(Errno, IsTheJobsOwnAfterEveryHookedCall) {
   for (const trace::CommInfo& comm : only_trace().comms) called += comm.coll_called;
   EXPECT_GT(called, 20000u) << "this looked at something else";
 }
-INSTANTIATE_TEST_SUITE_P(All, Errno,
-                         testing::Values(std::pair("default", Environment{}),
-                                         std::pair("all_on", Environment{{"LOCKSTEP_DIGEST", "1"}, {"LOCKSTEP_MODE", "full"}}),
-                                         std::pair("no_states", Environment{{"LOCKSTEP_STATES", "0"}}),
-                                         std::pair("no_stacks", Environment{{"LOCKSTEP_STACKS", "0"}}),
-                                         std::pair("full_file", Environment{{"LOCKSTEP_MODE", "full"}, {"LOCKSTEP_FULL_MB", "1"}}),
-                                         std::pair("spoiling_disk", Environment{{"LD_PRELOAD", kShim + " " SLOW_DISK},
-                                                                                {"SLOW_DISK_MS", "0"}})),
-                         [](const auto& at) { return std::string(at.param.first); });
+INSTANTIATE_TEST_SUITE_P(
+    All, Errno,
+    testing::Values(std::pair("default", Environment{}),
+                    std::pair("all_on", Environment{{"LOCKSTEP_DIGEST", "1"}, {"LOCKSTEP_MODE", "full"}}),
+                    std::pair("no_states", Environment{{"LOCKSTEP_STATES", "0"}}),
+                    std::pair("no_stacks", Environment{{"LOCKSTEP_STACKS", "0"}}),
+                    std::pair("full_file", Environment{{"LOCKSTEP_MODE", "full"}, {"LOCKSTEP_FULL_MB", "1"}}),
+                    std::pair("spoiling_disk",
+                              Environment{{"LD_PRELOAD", kShim + " " SLOW_DISK}, {"SLOW_DISK_MS", "0"}})),
+    [](const auto& at) { return std::string(at.param.first); });
 
 // Where it records nothing at all.
 TEST_F(NoHarm, ErrnoWithoutRecording) {

@@ -128,6 +128,16 @@ TEST(Library, WithoutLibncclAHookSaysSoAndFails) {
   EXPECT_TRUE(folder.traces().empty());
 }
 
+TEST(Library, WithoutCudaAHostWaitIsNotInitialised) {
+  TempFolder folder;
+  EXPECT_TRUE(run({kLoner, "no-cuda"}, {{"LD_PRELOAD", ""}}).exited_with(3)) << "there is CUDA in this program";
+  const Outcome outcome = run({kLoner, "no-cuda"}, {{"LD_PRELOAD", kShim}, {"LOCKSTEP_DIR", folder.path()}});
+  EXPECT_TRUE(outcome.exited_with(0));
+  EXPECT_EQ(outcome.out, "3\n");
+  EXPECT_EQ(outcome.err, "");
+  EXPECT_TRUE(folder.traces().empty());
+}
+
 // As Python loads an extension that is linked to libnccl: RTLD_NEXT does not find it, the call must get there all the same.
 TEST(Library, FindsLibncclInAPrivateScope) {
   TempFolder folder;

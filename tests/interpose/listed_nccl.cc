@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
-// A libnccl.so.2 that has every function the shim hooks, made from the same list, and does nothing in any of them but what
-// it was told: set errno to a number of its own, and fail or not. What a hook does to errno shows against it.
+// A libnccl.so.2 that has every function the shim hooks, made from the same list, and does nothing in any of them but
+// what it was told: set errno to a number of its own, and fail or not. What a hook does to errno shows against it.
 
 #include <errno.h>
 
@@ -40,13 +40,14 @@ EXPORT void listed_nccl_set(int error, int answer) {
 
 #define GIVE(triple) give<ArgRole::LOCKSTEP_ARG_ROLE(triple)>(LOCKSTEP_ARG_NAME(triple));
 #define FUNCTION_untouched(result_type, name, ...)
-#define FUNCTION_hooked(result_type, name, ...)                   \
-  EXPORT result_type nccl##name LOCKSTEP_PARAMS(__VA_ARGS__) {    \
-    LOCKSTEP_EACH(GIVE __VA_OPT__(, ) __VA_ARGS__)                \
-    if (set_to) errno = set_to;                                   \
-    return result;                                                \
+#define FUNCTION_hooked(result_type, name, ...)                \
+  EXPORT result_type nccl##name LOCKSTEP_PARAMS(__VA_ARGS__) { \
+    LOCKSTEP_EACH(GIVE __VA_OPT__(, ) __VA_ARGS__)             \
+    if (set_to) errno = set_to;                                \
+    return result;                                             \
   }
-#define LOCKSTEP_NCCL(id, since, hook, kind, result_type, name, ...) FUNCTION_##hook(result_type, name __VA_OPT__(, ) __VA_ARGS__)
+#define LOCKSTEP_NCCL(id, since, hook, kind, result_type, name, ...) \
+  FUNCTION_##hook(result_type, name __VA_OPT__(, ) __VA_ARGS__)
 #define LOCKSTEP_NCCL_DEVICE(since, name)
 #include "interpose/abi/nccl_functions.def"
 

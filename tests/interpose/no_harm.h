@@ -18,7 +18,8 @@ class NoHarm : public testing::Test {
   const std::string shim_ = SHIM_LIBRARY;
 
   std::string traces() const { return folder_.path() + "/traces"; }
-  // Ends alike and prints alike; gives back the run with the shim. In LD_PRELOAD of `extra` stands what is preloaded then.
+  // Ends alike and prints alike; gives back the run with the shim. In LD_PRELOAD of `extra` stands what is preloaded
+  // then.
   Outcome compare(const std::vector<std::string>& arguments, const Environment& extra = {}, double seconds = 60) {
     Environment environment = extra;
     environment["LOCKSTEP_DIR"] = traces();  // some clients look for it
