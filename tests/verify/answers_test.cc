@@ -117,6 +117,36 @@ TEST_F(Answers, MissingStepAndRank) {
                 "incomplete: step 2: B lacks files of rank 1: param was not compared; what was compared is the same");
 }
 
+// Lines of metrics, without those of some ranks.
+TEST_F(Answers, RanksThatDoNotSpeak) {
+  const auto three = [&](const std::string& name, const std::function<bool(int64_t step, int rank)>& speaks) {
+    MadeDump dump(folder.path(name), 3);
+    for (int64_t step = 1; step <= 2; step++) {
+      dump.on_all(step, "param/gain", made("g", {5}));
+      for (int rank = 0; rank < 3; rank++)
+        if (speaks(step, rank)) dump.metrics({.step = step, .rank = rank, .loss = 5.25});
+    }
+    return dump.write();
+  };
+  const std::string all = three("all", [](int64_t, int) { return true; });
+  EXPECT_ANSWER(compare(all, three("never", [](int64_t, int rank) { return rank != 1; })), 3,
+                "incomplete: steps 1-2: B has no line in metrics.jsonl of rank 1; what was compared is the same");
+  EXPECT_ANSWER(compare(three("once", [](int64_t step, int rank) { return step == 1 || rank == 0; }), all), 3,
+                "incomplete: step 2: A has no line in metrics.jsonl of ranks 1,2; what was compared is the same");
+  const Answer one_speaks = compare(all, three("lonely", [](int64_t, int rank) { return rank == 0; }));
+  EXPECT_ANSWER(one_speaks, 0, "same: ");
+  EXPECT_NE(one_speaks.all.find("in B the metrics are those of rank 0 alone, of 3 ranks: whether the others agree is "
+                                "not known"),
+            std::string::npos)
+      << one_speaks.all;
+  const Outcome tensors =
+      run_program({LOCKSTEP_CLI, "compare", all, folder.path("never"), "--only", "param/*"}, std::chrono::seconds(50));
+  EXPECT_EQ(tensors.status, 0) << tensors.out;
+  const Outcome loss =
+      run_program({LOCKSTEP_CLI, "compare", all, folder.path("never"), "--only", "loss"}, std::chrono::seconds(50));
+  EXPECT_EQ(loss.status, 3) << loss.out;
+}
+
 TEST_F(Answers, NotANumber) {
   const Change nan = [](int rank, Part& part) { part.tensor.values[17] = rank == 1 ? std::nan("") : 0; };
   EXPECT_ANSWER(changed(nan), 1, "different from step 2: param/w: NaNs: 0 in A, 1 in B");

@@ -82,14 +82,6 @@ Summary Comparison::total() const {
 
 namespace {
 
-using MetricsOfStep = std::map<int64_t, std::vector<dump::Metrics>>;
-
-MetricsOfStep by_step(const dump::DumpFolder& folder) {
-  MetricsOfStep out;
-  for (const dump::Metrics& line : folder.metrics) out[line.step].push_back(line);
-  return out;
-}
-
 template <class Map>
 std::set<int64_t> keys_of(const Map& map) {
   std::set<int64_t> keys;
@@ -199,9 +191,9 @@ Result<std::optional<dump::DumpStep>> open_if(const dump::DumpFolder& folder, in
 
 // Every step that both sides have something of.
 std::string compare_steps(Session& session, const dump::DumpFolder& a, const dump::DumpFolder& b) {
-  const MetricsOfStep metrics_a = by_step(a), metrics_b = by_step(b);
-  std::set<int64_t> tensors_a = keys_of(a.steps), tensors_b = keys_of(b.steps), lines_a = keys_of(metrics_a),
-                    lines_b = keys_of(metrics_b);
+  const MetricLines metrics_a('A', a), metrics_b('B', b);
+  std::set<int64_t> tensors_a = keys_of(a.steps), tensors_b = keys_of(b.steps), lines_a = keys_of(metrics_a.by_step),
+                    lines_b = keys_of(metrics_b.by_step);
   session.out.a.steps.assign(tensors_a.begin(), tensors_a.end());
   session.out.b.steps.assign(tensors_b.begin(), tensors_b.end());
   if (const auto only = session.options.step) {
@@ -231,11 +223,17 @@ std::string compare_steps(Session& session, const dump::DumpFolder& a, const dum
     if (!right) return right.error();
     step.a = std::move(*left);
     step.b = std::move(*right);
-    if (const auto found = metrics_a.find(number); found != metrics_a.end()) step.metrics_a = found->second;
-    if (const auto found = metrics_b.find(number); found != metrics_b.end()) step.metrics_b = found->second;
+    step.metrics_a = metrics_a.of(number);
+    step.metrics_b = metrics_b.of(number);
     if (step.a) learn_worlds(session, step);
+    if (session.wanted_metric()) {
+      note_missing_lines(session, metrics_a, number, step.a ? step.a->world_size : metrics_a.ranks_at(number));
+      note_missing_lines(session, metrics_b, number, step.b ? step.b->world_size : metrics_b.ranks_at(number));
+    }
     if (std::string fault = compare_step(session, step); !fault.empty()) return fault;
   }
+  if (session.wanted_metric())
+    for (const MetricLines* lines : {&metrics_a, &metrics_b}) note_lonely_writer(session, *lines);
   return "";
 }
 

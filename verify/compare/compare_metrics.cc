@@ -2,6 +2,7 @@
 //
 // The numbers of a step: one value a side, on which all its ranks agree; then the two values.
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <limits>
@@ -116,6 +117,47 @@ void compare_metric(Session& session, const std::vector<Metrics>& a, const std::
   difference.count = difference.elements = 1;
   difference.hint = metric_hint(name, *left, *right, session.worlds);
   session.add(std::move(difference));
+}
+
+MetricLines::MetricLines(char side_, const dump::DumpFolder& folder_) : side(side_), folder(folder_) {
+  for (const Metrics& line : folder.metrics) {
+    by_step[line.step].push_back(line);
+    writers.insert(line.rank);
+  }
+}
+
+std::vector<Metrics> MetricLines::of(int64_t step) const {
+  const auto found = by_step.find(step);
+  return found == by_step.end() ? std::vector<Metrics>() : found->second;
+}
+
+// A run may log steps that it does not dump: they have the ranks of the dump before.
+int MetricLines::ranks_at(int64_t step) const {
+  auto at = folder.steps.upper_bound(step);
+  if (at != folder.steps.begin()) --at;
+  return at == folder.steps.end() ? 0 : at->second.rbegin()->first + 1;
+}
+
+void note_missing_lines(Session& session, const MetricLines& lines, int64_t step, int ranks) {
+  const auto written = lines.by_step.find(step);
+  if (lines.writers.size() < 2 || written == lines.by_step.end()) return;
+  std::set<int> silent = lines.writers;
+  for (int rank = 0; rank < ranks; rank++) silent.insert(rank);
+  for (const Metrics& line : written->second) silent.erase(line.rank);
+  if (!silent.empty())
+    session.gaps.add(
+        std::string(1, lines.side) + " has no line in metrics.jsonl of " + ranks_text({silent.begin(), silent.end()}),
+        "", step);
+}
+
+void note_lonely_writer(Session& session, const MetricLines& lines) {
+  const int side_ranks = lines.side == 'A' ? session.out.a.world_size : session.out.b.world_size;
+  int ranks = side_ranks;
+  for (const auto& [step, files] : lines.folder.steps) ranks = std::max(ranks, files.rbegin()->first + 1);
+  if (lines.writers.size() == 1 && ranks > 1)
+    session.out.notes.push_back("in " + std::string(1, lines.side) + " the metrics are those of rank " +
+                                std::to_string(*lines.writers.begin()) + " alone, of " + std::to_string(ranks) +
+                                " ranks: whether the others agree is not known");
 }
 
 Control metric_control() {

@@ -48,6 +48,20 @@ ComparedTensor compare_tensor(Session& session, const StepSide& a, const StepSid
 // The metrics of a step: names in the order of the computation, and their comparison.
 inline constexpr const char* kMetricNames[] = {"tokens", "loss", "loss_scale", "norm", "lr"};
 bool is_metric(const std::string& name);
+// Lines that are missing of a side's ranks in a step. Where one rank alone writes, in the whole folder, it speaks for
+// all: that is a note.
+struct MetricLines {
+  char side;
+  const dump::DumpFolder& folder;
+  std::map<int64_t, std::vector<dump::Metrics>> by_step = {};
+  std::set<int> writers = {};
+
+  MetricLines(char side, const dump::DumpFolder& folder);
+  std::vector<dump::Metrics> of(int64_t step) const;
+  int ranks_at(int64_t step) const;  // by the names of files; 0 where there is none
+};
+void note_missing_lines(Session& session, const MetricLines& lines, int64_t step, int ranks);
+void note_lonely_writer(Session& session, const MetricLines& lines);
 void compare_metric(Session& session, const std::vector<dump::Metrics>& a, const std::vector<dump::Metrics>& b,
                     int64_t step, const std::string& name);
 Control metric_control();
