@@ -97,6 +97,7 @@ TEST(Safetensors, DamageToTheFrameIsNamed) {
   expect_error(raw_safetensors("[]", 0), "expected the header, a JSON object");
   expect_error(raw_safetensors("{\"\xff\": 1}", 0), "not JSON");
   expect_error(raw_safetensors("{} {}", 0), "not JSON");
+  expect_error(raw_safetensors("{\"__metadata__\": 1e9999}", 0), "the header has a number that is larger than any");
 }
 
 TEST(Safetensors, DamageToATensorIsNamed) {

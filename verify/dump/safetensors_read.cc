@@ -48,6 +48,9 @@ Result<json> parse_header(const std::string& path, const char* text, uint64_t si
   } catch (const json::parse_error& error) {
     return Error{path + ": byte " + std::to_string(kLengthBytes + error.byte) +
                  ": the header is not JSON there; the file is damaged or no safetensors file"};
+  } catch (const json::out_of_range&) {
+    return Error{path +
+                 ": the header has a number that is larger than any; the file is damaged or no safetensors file"};
   }
   if (!fault.empty()) return Error{path + ": the header " + fault + "; write the file again"};
   if (!header.is_object()) return Error{path + ": byte 8: expected the header, a JSON object"};
