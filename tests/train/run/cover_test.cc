@@ -4,8 +4,15 @@
 // can be chosen in layouts of up to eight ranks, and ten layouts that nobody chose. Routing of experts first: a token
 // that goes elsewhere is no error of arithmetic. Then losses, every gradient, norms, parameters and moments over five
 // steps, to 1e-12 in double and 1e-5 in single precision, with unequal tokens, packed documents, dropout and clipping.
-// What is legal is what the program does not refuse. Adam's eps is large: an expert's bias has elements whose gradient
-// is all cancellation, and a small eps makes whole updates of their rounding errors.
+// What is legal is what the program does not refuse.
+//
+// In single precision parameters are held to 1e-5 after the last step, before it to ten times that. A bias begins at
+// zero, so after the first step it is nothing but Adam's g / (|g| + eps): an element whose gradient is all
+// cancellation, g below eps, shows g's error over eps, and g's error is that of the whole tensor. Here a bias of 16
+// elements has one with |g| = 1e-5, a three-thousandth of the others; |g| is known to 3 roundings of the others' size,
+// 8e-9, and with eps 1e-4 that is 1.8e-5 of the bias's norm. It is the arithmetic of the passes (sums over rows in
+// double, or all of layer norm, leave it as it is); later steps add updates that do not cancel, and after five 1.4e-6
+// is the most.
 
 #include <gtest/gtest.h>
 
@@ -24,7 +31,7 @@ namespace {
 constexpr int kTopK = 2;
 const std::string kBase =
     "--layers 4 --heads 4 --width 16 --seq 16 --vocab-multiple 48 --global-batch 8 --steps 5 --mask-fraction 0.4 "
-    "--packed --dropout 0.1 --clip 0.5 --lr 0.01 --warmup 2 --decay-steps 8 --eps 1e-3 ";
+    "--packed --dropout 0.1 --clip 0.5 --lr 0.01 --warmup 2 --decay-steps 8 --eps 1e-4 ";
 
 // The questions of a layout, and what may be answered.
 enum Question { model, dp, pp, cp, tp, sp, ep, way, schedule, chunks, shard, accum };
@@ -146,7 +153,11 @@ void expect_equal(const Choice& c) {
   SCOPED_TRACE(line_of(c));
   const std::string& kind = kAnswers[model][static_cast<size_t>(c[model])];
   const bool experts = kind.find("--experts") != std::string::npos;
-  for (const auto& [dtype, tolerance] : {std::pair("fp64", 1e-12), std::pair("fp32", 1e-5)}) {
+  struct Precision {
+    const char* dtype;
+    double tolerance, early_parameters;
+  };
+  for (const auto& [dtype, tolerance, early] : {Precision{"fp64", 1e-12, 0}, Precision{"fp32", 1e-5, 1e-4}}) {
     const std::string base = kBase + "--dtype " + dtype + (experts ? " --dump-act transformer.h.*.mlp.router " : " ");
     const Trained& alone = one_rank(base + kind + ' ');
     const Trained spread = train(base + line_of(c));
@@ -155,7 +166,7 @@ void expect_equal(const Choice& c) {
       EXPECT_EQ(chosen.size(), 5u * 4u);
       ASSERT_EQ(routing(spread), chosen) << dtype;
     }
-    EXPECT_EQ(compare(alone, spread, tolerance).difference, "") << dtype;
+    EXPECT_EQ(compare(alone, spread, tolerance, early).difference, "") << dtype;
   }
 }
 

@@ -88,15 +88,19 @@ static Trained run_with_dump(const std::string& line, const TrainingState* from)
 Trained train(const std::string& line) { return run_with_dump(line, nullptr); }
 Trained train_from(const TrainingState& state, const std::string& line) { return run_with_dump(line, &state); }
 
-Verdict compare(const Trained& a, const Trained& b, double tolerance) {
+Verdict compare(const Trained& a, const Trained& b, double tolerance, double early_parameters) {
   lockstep::verify::CompareOptions options;
   options.rtol = tolerance;
   const auto found = lockstep::verify::compare_folders(*a.dump, *b.dump, options);
   if (!found) return {found.error(), 0, ""};
+  const auto counts = [&](const lockstep::verify::Difference& d) {
+    const bool early = d.kind == "value" && d.name.rfind("param/", 0) == 0 && d.step < found->a.steps.back();
+    return !early || d.values->relative > early_parameters;
+  };
   Verdict verdict;
-  if (!found->differences.empty())
-    verdict.difference = "step " + std::to_string(found->differences[0].step) + " " + found->differences[0].name +
-                         ": " + found->differences[0].sentence;
+  const auto first = std::find_if(found->differences.begin(), found->differences.end(), counts);
+  if (first != found->differences.end())
+    verdict.difference = "step " + std::to_string(first->step) + " " + first->name + ": " + first->sentence;
   else if (!found->incomplete.empty())
     verdict.difference = found->incomplete[0];
   for (const auto& [category, summary] : found->summaries) {

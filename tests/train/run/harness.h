@@ -30,13 +30,14 @@ Trained train_quietly(const std::string& command_line);
 // Goes on from a state, with --dump, to the command line's last step.
 Trained train_from(const TrainingState& state, const std::string& command_line);
 
-// Every tensor of every step and every metric, with one tolerance (relative Frobenius norm).
+// Every tensor of every step and every metric, with one tolerance (relative Frobenius norm), or a wider one for
+// parameters before the last step.
 struct Verdict {
   std::string difference;         // the first one, as a sentence; empty: none
   double worst = 0;               // relative error of what is the same
   std::string first_not_bitwise;  // a tensor or metric that is the same but not bit for bit
 };
-Verdict compare(const Trained& a, const Trained& b, double tolerance);
+Verdict compare(const Trained& a, const Trained& b, double tolerance, double early_parameters = 0);
 // Where two trainings are not equal bit for bit; empty: nowhere.
 std::string first_unequal(const Trained& a, const Trained& b);
 
