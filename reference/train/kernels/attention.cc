@@ -11,9 +11,9 @@ namespace train {
 
 namespace {
 
-template <class T>
+template <class T, class U>
 struct Forward {
-  T* out;
+  U* out;
   Wide<T>* lse;
   const T *q, *k, *v;
 };
@@ -73,8 +73,8 @@ LOCKSTEP_INLINE void finish_row(T* out, W& lse, const W* sum, W largest, W total
   }
 }
 
-template <class T>
-LOCKSTEP_INLINE void attend(const AttentionProblem& p, const Forward<T>& at, Range queries, Range all_keys,
+template <class T, class U>
+LOCKSTEP_INLINE void attend(const AttentionProblem& p, const Forward<T, U>& at, Range queries, Range all_keys,
                             int64_t head, bool merge) {
   using W = Wide<T>;
   const AttentionShape& s = p.shape;
@@ -114,27 +114,39 @@ LOCKSTEP_INLINE void attend(const AttentionProblem& p, const Forward<T>& at, Ran
   }
 }
 
+template <class T, class U>
+void forward(const AttentionProblem& p, const Forward<T, U>& at, bool merge) {
+  const AttentionShape& s = p.shape;
+  const int64_t tiles = (s.queries + kShort - 1) / kShort;
+  for_blocks(s.sequences * s.heads * tiles, [&](int64_t block) {
+    const int64_t sequence = block / tiles / s.heads, head = block / tiles % s.heads;
+    const int64_t begin = block % tiles * kShort, end = std::min(s.queries, begin + kShort);
+    attend(p, at, {sequence * s.queries + begin, sequence * s.queries + end},
+           {sequence * s.keys, (sequence + 1) * s.keys}, head, merge);
+  });
+}
+
 }  // namespace
 
 void attention_forward(cudaStream_t stream, View out, View lse, View q, View k, View v, const AttentionShape& shape,
                        const AttentionRows& rows, RandomStream random, double dropout, bool merge) {
   expect_attention("attention_forward", shape);
-  expect(out.dtype == q.dtype && k.dtype == q.dtype && v.dtype == q.dtype && lse.dtype == wide(q.dtype) &&
-             lse.size >= shape.sequences * shape.queries * shape.heads,
-         "attention_forward", "views of one type and a wide lse [rows, heads]");
+  expect((out.dtype == q.dtype || out.dtype == wide(q.dtype)) && k.dtype == q.dtype && v.dtype == q.dtype &&
+             lse.dtype == wide(q.dtype) && lse.size >= shape.sequences * shape.queries * shape.heads,
+         "attention_forward", "views of one type, out of it or wide, and a wide lse [rows, heads]");
   prepare_blas();
   launch(stream, [=, p = AttentionProblem{shape, rows, random, dropout}] {
     with_type(q.dtype, [&](auto type) {
       using T = decltype(type);
-      const Forward<T> at{data_of<T>(out), data_of<Wide<T>>(lse), data_of<T>(q), data_of<T>(k), data_of<T>(v)};
-      const AttentionShape& s = p.shape;
-      const int64_t tiles = (s.queries + kShort - 1) / kShort;
-      for_blocks(s.sequences * s.heads * tiles, [&](int64_t block) {
-        const int64_t sequence = block / tiles / s.heads, head = block / tiles % s.heads;
-        const int64_t begin = block % tiles * kShort, end = std::min(s.queries, begin + kShort);
-        attend(p, at, {sequence * s.queries + begin, sequence * s.queries + end},
-               {sequence * s.keys, (sequence + 1) * s.keys}, head, merge);
-      });
+      const auto run = [&](auto out_type) {
+        using U = decltype(out_type);
+        forward(p, Forward<T, U>{data_of<U>(out), data_of<Wide<T>>(lse), data_of<T>(q), data_of<T>(k), data_of<T>(v)},
+                merge);
+      };
+      if (out.dtype == wide(q.dtype))
+        run(Wide<T>{});
+      else
+        run(T{});
     });
   });
 }

@@ -107,8 +107,8 @@ struct AttentionRows {  // [sequences * queries] and [sequences * keys]
   const int64_t* samples;  // [sequences * queries]
 };
 // out and lse [sequences * queries, heads] (wide: log of the sum of exp of the scaled scores; -inf: saw no key). With
-// `merge` the result is combined with what out and lse hold from other keys. Dropout acts on the probabilities:
-// position = query's order, feature = head * 2^20 + key's order.
+// `merge` the result is combined with what out and lse hold from other keys; out may be wide for that. Dropout acts on
+// the probabilities: position = query's order, feature = head * 2^20 + key's order.
 void attention_forward(cudaStream_t stream, View out, View lse, View q, View k, View v, const AttentionShape& shape,
                        const AttentionRows& rows, RandomStream random, double dropout, bool merge);
 // delta[row, head] = sum of out_grad * out: needs the final out. Then the gradients for one block of keys, given the

@@ -109,20 +109,37 @@ void attend_block_backward(const ContextAttention& call, Into q_grad, View block
   }
 }
 
+// What is merged block by block is wide: in bf16 every block would round it again.
 View context_forward(const ContextAttention& call, View out, View lse, View q, View k, View v, Arena& arena) {
-  call.exchange.empty_workspace();
-  switch (call.groups.context) {
-    case ContextWay::ring:
-      ring_forward(call, out, lse, q, k, v);
-      return {};
-    case ContextWay::all_gather:
-      gather_forward(call, out, lse, q, k, v);
-      return {};
-    case ContextWay::ulysses:
-      break;
-  }
-  return ulysses_forward(call, out, lse, q, k, v, arena);
+  Arena& workspace = call.exchange.empty_workspace();
+  if (call.groups.context == ContextWay::ulysses) return ulysses_forward(call, out, lse, q, k, v, arena);
+  const bool narrow = out.dtype != wide(out.dtype);
+  const View merged = narrow ? workspace.take(wide(out.dtype), out.size) : out;
+  const auto forward = call.groups.context == ContextWay::ring ? ring_forward : gather_forward;
+  forward(call, merged, lse, q, k, v);
+  if (narrow) convert(call.stream.get(), out, merged);
+  return {};
 }
+
+namespace {
+
+// The gradient of bf16 queries in a wide sum of its own, rounded when it is whole; the queries are put beside it, since
+// they have the same strides.
+template <class Backward>
+void sum_query_gradient(const ContextAttention& call, View q_grad, View q, const Backward& backward) {
+  const AttentionShape& s = call.shape;
+  const int64_t rows = s.sequences * s.queries, columns = s.heads * s.head_width;
+  const View own = call.exchange.workspace().take(q.dtype, rows * columns);
+  const View sum = call.exchange.workspace().take(wide(q.dtype), own.size);
+  ContextAttention dense = call;
+  dense.shape.q_stride = columns;
+  copy_columns(call.stream, own, columns, q, s.q_stride, rows, columns);
+  backward(dense, sum, own);
+  convert(call.stream.get(), own, sum);
+  copy_columns(call.stream, q_grad, s.q_stride, own, columns, rows, columns);
+}
+
+}  // namespace
 
 void context_backward(const ContextAttention& call, View q_grad, View k_grad, View v_grad, View out_grad, View out,
                       View q, View k, View v, View lse, View saved) {
@@ -131,9 +148,12 @@ void context_backward(const ContextAttention& call, View q_grad, View k_grad, Vi
     return ulysses_backward(call, q_grad, k_grad, v_grad, out_grad, lse, saved);
   const View delta = workspace.take(lse.dtype, lse.size);
   attention_delta(call.stream.get(), delta, out_grad, out, call.shape);
-  if (call.groups.context == ContextWay::ring)
-    return ring_backward(call, q_grad, k_grad, v_grad, out_grad, q, k, v, lse, delta);
-  gather_backward(call, q_grad, k_grad, v_grad, out_grad, q, k, v, lse, delta);
+  const auto backward = [&](const ContextAttention& with, View sum, View queries) {
+    const auto way = call.groups.context == ContextWay::ring ? ring_backward : gather_backward;
+    way(with, sum, k_grad, v_grad, out_grad, queries, k, v, lse, delta);
+  };
+  if (q.dtype == wide(q.dtype)) return backward(call, q_grad, q);
+  sum_query_gradient(call, q_grad, q, backward);
 }
 
 }  // namespace train

@@ -21,7 +21,7 @@ void copy_columns(const Stream& stream, View to, int64_t to_stride, View from, i
 
 // Attention of the own queries to the block of rank `owner`, merged with what out and lse hold.
 void attend_block(const ContextAttention& call, View out, View lse, View q, View block, int owner, bool merge);
-// Gradients of the same: q_grad (added to if `add`) and the block's.
+// Gradients of the same, wide: q_grad (added to if `add`) and the block's.
 void attend_block_backward(const ContextAttention& call, Into q_grad, View block_grad, View out_grad, View q,
                            View block, View lse, View delta, int owner);
 

@@ -34,15 +34,15 @@ void ring_forward(const ContextAttention& call, View out, View lse, View q, View
 }
 
 // c - 1 exchanges of keys and values and c of their gradients: a block's gradient is summed along the ranks that its
-// keys and values visit, in that order, and the last exchange brings it home. The sum is wide: in bf16 every stop would
-// round it again.
+// keys and values visit, in that order, and the last exchange brings it home. The sum is wide, as that of q_grad is: in
+// bf16 every stop would round it again.
 void ring_backward(const ContextAttention& call, View q_grad, View k_grad, View v_grad, View out_grad, View q, View k,
                    View v, View lse, View delta) {
   const Comm& cp = call.groups.cp;
   Arena& workspace = call.exchange.workspace();
   const int64_t size = block_elements(call.shape);
   View here = workspace.take(q.dtype, size), next = workspace.take(q.dtype, size);
-  const View mine = workspace.take(q.dtype, size);  // of this rank's queries
+  const View mine = workspace.take(wide(q.dtype), size);  // of this rank's queries
   View sum = workspace.take(wide(q.dtype), size), arriving = workspace.take(wide(q.dtype), size);
   pack(call, here, k, v);
   for (int step = 0; step < cp.size(); ++step) {
@@ -60,8 +60,8 @@ void ring_backward(const ContextAttention& call, View q_grad, View k_grad, View 
     std::swap(here, next);
   }
   call.exchange.join(call.stream);
-  convert(call.stream.get(), mine, arriving);
-  unpack(call, k_grad, v_grad, mine);
+  convert(call.stream.get(), here, arriving);
+  unpack(call, k_grad, v_grad, here);
 }
 
 // The blocks of all ranks, one after another.
@@ -85,17 +85,17 @@ void gather_backward(const ContextAttention& call, View q_grad, View k_grad, Vie
                      View v, View lse, View delta) {
   Arena& workspace = call.exchange.workspace();
   const int64_t size = block_elements(call.shape);
-  const View all = gather_blocks(call, k, v), mine = workspace.take(q.dtype, size);
+  const View all = gather_blocks(call, k, v), home = workspace.take(q.dtype, size);
   const View all_grad = workspace.take(wide(q.dtype), all.size), own = workspace.take(wide(q.dtype), size);
   // The own block first: it is the one that every query has a part in, so that q_grad is whole once it is written.
   for (int step = 0; step < call.groups.cp.size(); ++step) {
     const int owner = (call.groups.cp.rank() + step) % call.groups.cp.size();
-    attend_block_backward(call, {q_grad, step > 0}, mine, out_grad, q, all.part(owner * size, size), lse, delta, owner);
-    convert(call.stream.get(), all_grad.part(owner * size, size), mine);
+    attend_block_backward(call, {q_grad, step > 0}, all_grad.part(owner * size, size), out_grad, q,
+                          all.part(owner * size, size), lse, delta, owner);
   }
   call.groups.cp.reduce_scatter(all_grad, own, ncclSum, call.stream);
-  convert(call.stream.get(), mine, own);
-  unpack(call, k_grad, v_grad, mine);
+  convert(call.stream.get(), home, own);
+  unpack(call, k_grad, v_grad, home);
 }
 
 }  // namespace train

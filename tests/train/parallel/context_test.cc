@@ -16,10 +16,10 @@ namespace {
 constexpr int64_t kSequences = 2, kLength = 16, kHeads = 8, kKvHeads = 4, kHeadWidth = 3;
 constexpr int64_t kColumns = (kHeads + 2 * kKvHeads) * kHeadWidth;  // of qkv, side by side
 
-// Element (global row, column) of an operand.
+// Element (global row, column) of an operand: a number that bf16 has.
 double element(unsigned what, int64_t row, int64_t column) {
   std::mt19937 engine(what * 1000003U + static_cast<unsigned>(row * 1009 + column));
-  return std::normal_distribution<double>()(engine);
+  return std::round(16 * std::normal_distribution<double>()(engine)) / 16;
 }
 
 // The rows of every sequence that stand at these places.
@@ -51,7 +51,7 @@ Arrays arrays_of(const std::vector<int64_t>& places) {
   return arrays;
 }
 
-Result attention(Groups groups) {
+Result attention(Groups groups, Dtype type = Dtype::f64) {
   Memory memory(groups.cp.rank());
   const Stream stream;
   Exchange exchange(memory);
@@ -79,16 +79,20 @@ Result attention(Groups groups) {
   const int64_t queries = kHeads * kHeadWidth, keys = kKvHeads * kHeadWidth;
   const AttentionShape shape{kSequences, batch.length, batch.length, kHeads,  kKvHeads,
                              kHeadWidth, kColumns,     kColumns,     queries, 0};
-  const View qkv = device_view(memory, operand(1, places, kColumns));
-  const View out_grad = device_view(memory, operand(2, places, queries));
-  const auto take = [&](int64_t columns) { return arena.take(Dtype::f64, batch.rows() * columns); };
-  const View out = take(queries), lse = take(kHeads), qkv_grad = take(kColumns);
+  const auto take = [&](int64_t columns, Dtype of) { return arena.take(of, batch.rows() * columns); };
+  const auto put = [&](unsigned what, int64_t columns) {
+    const View view = take(columns, type);
+    convert(stream.get(), view, device_view(memory, operand(what, places, columns)));
+    return view;
+  };
+  const View qkv = put(1, kColumns), out_grad = put(2, queries);
+  const View out = take(queries, type), lse = take(kHeads, wide(type)), qkv_grad = take(kColumns, type);
   const auto k = [&](View view) { return view.part(queries, view.size - queries); };
   const auto v = [&](View view) { return view.part(queries + keys, view.size - queries - keys); };
   const RandomStream random{7, RandomUse::attention_dropout, 3};
   if (size == 1) {
     const AttentionRows rows{batch.order, batch.documents, batch.order, batch.documents, batch.samples};
-    const View delta = take(kHeads);
+    const View delta = take(kHeads, wide(type));
     attention_forward(stream.get(), out, lse, qkv, k(qkv), v(qkv), shape, rows, random, 0.25, false);
     attention_delta(stream.get(), delta, out_grad, out, shape);
     attention_backward(stream.get(), {qkv_grad}, {k(qkv_grad)}, {v(qkv_grad)}, out_grad, qkv, k(qkv), v(qkv), lse,
@@ -98,7 +102,12 @@ Result attention(Groups groups) {
     const View saved = context_forward(call, out, lse, qkv, k(qkv), v(qkv), arena);
     context_backward(call, qkv_grad, k(qkv_grad), v(qkv_grad), out_grad, out, qkv, k(qkv), v(qkv), lse, saved);
   }
-  return {numbers(stream, out), numbers(stream, qkv_grad)};
+  const auto got = [&](View view) {
+    const View exact = arena.take(Dtype::f64, view.size);
+    convert(stream.get(), exact, view);
+    return numbers(stream, exact);
+  };
+  return {got(out), got(qkv_grad)};
 }
 
 std::vector<double> rows_at(const std::vector<double>& whole, const std::vector<int64_t>& places, int64_t columns) {
@@ -126,6 +135,41 @@ TEST_P(ContextParallel, AttentionEqualsThatOfWholeSequences) {
     const Result part = attention(std::move(groups));
     EXPECT_LT(distance(part.out, rows_at(whole.out, places, kHeads * kHeadWidth)), 1e-14);
     EXPECT_LT(distance(part.qkv_grad, rows_at(whole.qkv_grad, places, kColumns)), 1e-14);
+  });
+}
+
+std::vector<double> columns_of(const std::vector<double>& qkv, int64_t begin, int64_t end) {
+  std::vector<double> part;
+  for (auto row = qkv.begin(); row != qkv.end(); row += kColumns) part.insert(part.end(), row + begin, row + end);
+  return part;
+}
+
+// Attention over whole sequences rounds a bf16 result, and a gradient, once. So do blocks of them that are merged.
+TEST_P(ContextParallel, Bf16IsRoundedOnce) {
+  set_devices(4);
+  const auto [ranks, way] = GetParam();
+  Result exact, whole;
+  run_as_ranks(1, [&](Comm) {
+    exact = attention({});
+    whole = attention({}, Dtype::bf16);
+  });
+  run_as_ranks(ranks, [&, size = ranks, how = way](Comm comm) {
+    Groups groups;
+    groups.cp = std::move(comm);
+    groups.context = how;
+    const auto places = context_places(kLength, groups.cp.rank(), size);
+    const Result part = attention(std::move(groups), Dtype::bf16);
+    const auto expect_as_good = [&](const char* what, const auto& got, const auto& of_whole, const auto& of_exact) {
+      EXPECT_LT(distance(got, of_exact), 1.01 * distance(of_whole, of_exact)) << what;
+    };
+    const int64_t queries = kHeads * kHeadWidth;
+    const auto out = [&](const Result& result) { return rows_at(result.out, places, queries); };
+    const auto grad = [&](const Result& result) { return rows_at(result.qkv_grad, places, kColumns); };
+    expect_as_good("result", part.out, out(whole), out(exact));
+    expect_as_good("queries", columns_of(part.qkv_grad, 0, queries), columns_of(grad(whole), 0, queries),
+                   columns_of(grad(exact), 0, queries));
+    expect_as_good("keys and values", columns_of(part.qkv_grad, queries, kColumns),
+                   columns_of(grad(whole), queries, kColumns), columns_of(grad(exact), queries, kColumns));
   });
 }
 INSTANTIATE_TEST_SUITE_P(Ways, ContextParallel,
