@@ -179,6 +179,43 @@ TEST_F(Answers, OtherNames) {
   EXPECT_NE(compare(one, folder.path("changed")).all.find("only A has param/w, of the same shape"), std::string::npos);
 }
 
+TEST_F(Answers, AFolderAndItself) {
+  const Answer answer = compare(one, one + "/.");
+  EXPECT_ANSWER(answer, 0, "same: ");
+  EXPECT_NE(answer.all.find("A and B are the same folder"), std::string::npos) << answer.all;
+}
+
+// Adam's steps along a gradient that is rounding and nothing else, and along one that is not.
+TEST_F(Answers, AGradientThatIsZeroButForRounding) {
+  const auto bias = [&](const std::string& name, double gradient, double change) {
+    MadeDump dump(folder.path(name), 1);
+    MadeTensor parameter = made("b", {12}), grad = made("g", {12});
+    for (size_t i = 4; i < 8; i++) {
+      grad.values[i] = gradient;
+      parameter.values[i] = 1e-9 + change;
+    }
+    return dump.on_all(1, "param/b", parameter).on_all(1, "grad/b", grad).write();
+  };
+  const std::string words = "the gradient of the elements that differ is zero but for rounding";
+  const std::string a = bias("a", 3e-17, 0), b = bias("b", 3e-17, 1e-3), c = bias("c", 0.1, 0),
+                    d = bias("d", 0.1, 1e-3);
+  const Answer noise = compare(a, b), real = compare(c, d);
+  EXPECT_ANSWER(noise, 1, "different from step 1: param/b: relative error ");
+  EXPECT_NE(noise.all.find(words), std::string::npos) << noise.all;
+  EXPECT_ANSWER(real, 1, "different from step 1: param/b: relative error ");
+  EXPECT_EQ(real.all.find(words), std::string::npos) << real.all;
+}
+
+TEST_F(Answers, ParametersBeforeTheFirstStep) {
+  const auto first = [&](const std::string& name, const std::string& values) {
+    MadeDump dump(folder.path(name), 1);
+    return dump.on_all(0, "param/w", {{3, 4}, made_values(values, 12)}).write();
+  };
+  const Answer answer = compare(first("first", "x"), first("other", "y"));
+  EXPECT_ANSWER(answer, 1, "different from step 0: param/w: ");
+  EXPECT_NE(answer.all.find("the parameters before the first step: look at the seed"), std::string::npos) << answer.all;
+}
+
 // What a name says to a terminal is shown, not obeyed: not in the answer, not in tables, not in errors.
 TEST_F(Answers, NamesGiveNoOrders) {
   const std::string name = "param/\x1b[2J\n\xc2\x9b\xe2\x80\xae";

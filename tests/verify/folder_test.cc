@@ -100,6 +100,12 @@ TEST(Folder, WhatIsNoDumpIsRefused) {
   expect_error(folder.path("empty"), "metrics.jsonl: line 1: expected a JSON object");
 }
 
+TEST(Folder, AStepIsNoDump) {
+  const TemporaryFolder folder;
+  write_rank(folder.path("d"), 1, 0, 1);
+  expect_error(folder.path("d/step000001"), "step000001: this is one step of a dump; name the folder that it is in");
+}
+
 TEST(Folder, TwoRunsInOneFolderAreRefused) {
   const TemporaryFolder folder;
   write_rank(folder.path("d"), 1, 0, 2);

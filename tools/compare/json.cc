@@ -74,7 +74,8 @@ std::string comparison_json(const verify::Comparison& comparison) {
   if (!comparison.differences.empty()) {
     const Difference& first = comparison.differences.front();
     out["first"] = difference_json(first);
-    out["first"]["stage"] = text_or_null(verify::look_at(first.kind, first.side, verify::category_of(first.name)));
+    out["first"]["stage"] =
+        text_or_null(verify::look_at(first.kind, first.side, verify::category_of(first.name), first.step));
   }
   out["categories"] = ordered_json::array();
   for (const std::string& category : comparison.categories) {

@@ -98,8 +98,8 @@ std::string proof(const Difference& difference) {
     text += line("tolerance", fmt::format("{:.3g}; {}", difference.tolerance.rtol, difference.tolerance.reason));
   }
   text += line("hint", difference.hint);
-  return text +
-         line("look at", verify::look_at(difference.kind, difference.side, verify::category_of(difference.name)));
+  return text + line("look at", verify::look_at(difference.kind, difference.side, verify::category_of(difference.name),
+                                                difference.step));
 }
 
 std::string table(const Comparison& comparison) {

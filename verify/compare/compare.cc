@@ -264,6 +264,8 @@ Result<Comparison> compare_folders(const std::string& path_a, const std::string&
   session.out.b.path = path_b;
   for (const dump::DumpFolder* folder : {&*a, &*b})
     session.out.notes.insert(session.out.notes.end(), folder->notes.begin(), folder->notes.end());
+  if (std::error_code failed; std::filesystem::equivalent(path_a, path_b, failed))
+    session.out.notes.push_back("A and B are the same folder: all that is told is whether it is sound by itself");
   if (session.wanted_metric())
     for (const dump::DumpFolder* folder : {&*a, &*b})
       session.out.incomplete.insert(session.out.incomplete.end(), folder->missing.begin(), folder->missing.end());

@@ -95,11 +95,23 @@ bool note_faults(Session& session, const StepSide& side, const Assembled& assemb
   return assembled.usable();
 }
 
-Difference value_difference(Session& session, const Assembled& a, const Assembled& b,
-                            const std::vector<dump::Shard>& shards_b, const Values& values, const Tolerance& tolerance,
-                            int64_t step) {
+// Of the same parameter, in A.
+std::string gradient_hint(const StepSide& a, const std::string& name, const Place& place) {
+  const std::string category = category_of(name);
+  if (category != "param" && category != "master") return "";
+  const std::string gradient = "grad" + name.substr(category.size());
+  const std::vector<dump::Shard>* const shards = shards_of(a, gradient);
+  if (shards == nullptr) return "";
+  const Assembled assembled = assemble(gradient, *shards);
+  if (!assembled.faults.empty() || assembled.tensor.shape.size() != place.box.size()) return "";
+  return zero_gradient_hint(assembled.tensor, place);
+}
+
+Difference value_difference(Session& session, const StepSide& side_a, const Assembled& a, const Assembled& b,
+                            const std::vector<dump::Shard>& shards_b, const Values& values,
+                            const Tolerance& tolerance) {
   Difference difference;
-  difference.step = step;
+  difference.step = side_a.step.number;
   difference.name = a.tensor.name;
   difference.kind = values.nan_a + values.nan_b > 0 ? "nan" : "value";
   difference.values = values;
@@ -117,7 +129,9 @@ Difference value_difference(Session& session, const Assembled& a, const Assemble
     difference.value_a = value_text(a.tensor, place.first);
     difference.value_b = value_text(b.tensor, place.first);
   }
-  difference.hint = tensor_hint(a.tensor, b.tensor, shards_b, values, place, session.worlds);
+  if (difference.kind == "value") difference.hint = gradient_hint(side_a, difference.name, place);
+  if (difference.hint.empty())
+    difference.hint = tensor_hint(a.tensor, b.tensor, shards_b, values, place, session.worlds);
   return difference;
 }
 
@@ -197,7 +211,7 @@ ComparedTensor compare_tensor(Session& session, const StepSide& a, const StepSid
     if (values.relative >= summary.worst) summary.worst = values.relative, summary.worst_name = name;
   }
   if (values.outcome == Outcome::different)
-    session.add(value_difference(session, left, right, *shards_b, values, tolerance, step));
+    session.add(value_difference(session, a, left, right, *shards_b, values, tolerance));
   return {true, left.tensor.dtype, left.tensor.elements};
 }
 

@@ -162,6 +162,28 @@ std::string tensor_hint(const GlobalTensor& a, const GlobalTensor& b, const std:
   return "";
 }
 
+std::string zero_gradient_hint(const GlobalTensor& gradient, const Place& place) {
+  constexpr int64_t kMostElements = 1 << 22;
+  if (gradient.elements > kMostElements || place.box.empty()) return "";
+  double squares = 0, largest = 0;
+  for (int64_t at = 0; at < gradient.elements; at++) {
+    const double value = std::fabs(value_at(gradient, at));
+    squares += value * value;
+    const std::vector<int64_t> index = dump::index_of(at, gradient.shape);
+    bool inside = true;
+    for (size_t d = 0; d < index.size(); d++)
+      inside = inside && index[d] >= place.box[d][0] && index[d] < place.box[d][1];
+    if (inside) largest = std::max(largest, value);
+  }
+  const double usual = std::sqrt(squares / static_cast<double>(gradient.elements));
+  if (!(usual > 0) || largest > 1e-5 * usual) return "";
+  return "the gradient of the elements that differ is zero but for rounding (at most " + number_text(largest) +
+         " in A, where others are about " + number_text(usual) +
+         "), as that of the keys' bias is: AdamW with a small eps makes steps of the learning rate's size of it; "
+         "compare "
+         "trainings with eps 1e-4, or expect this difference";
+}
+
 std::string metric_hint(const std::string& name, double a, double b, const Worlds& worlds) {
   if (std::isnan(a) && std::isnan(b)) return kBothNan;
   if (std::isnan(b) || std::isnan(a) || a == 0 || b == 0) return "";
@@ -219,12 +241,16 @@ static std::string look_at_stage(const std::string& category) {
   return "";
 }
 
-std::string look_at(const std::string& kind, char side, const std::string& category) {
+std::string look_at(const std::string& kind, char side, const std::string& category, int64_t step) {
   const bool placed_wrongly = kind == "gap" || kind == "overlap" || (kind == "shape" && side != 0);
   if (placed_wrongly)
     return std::string("the code that writes this dump: ") + side + " is not sound by itself, comparing " + side +
            " with " + side + " says the same";
   if (kind == "missing" || kind == "shape" || kind == "dtype") return "";
+  if (step == 0 && (category == "param" || category == "master"))
+    return "the parameters before the first step: look at the seed, at how each is initialized or loaded, and at what "
+           "random "
+           "numbers are drawn in which order";
   return look_at_stage(category);
 }
 

@@ -21,10 +21,13 @@ struct Worlds {
 std::string tensor_hint(const GlobalTensor& a, const GlobalTensor& b, const std::vector<dump::Shard>& shards_b,
                         const Values& values, const Place& place, const Worlds& worlds);
 
+// For a parameter that differs: where the gradient of all elements that do is zero but for rounding. Empty: it is not.
+std::string zero_gradient_hint(const GlobalTensor& gradient, const Place& place);
+
 std::string metric_hint(const std::string& name, double a, double b, const Worlds& worlds);
 
 // For the first difference of all, where to look: what it means that everything before it in the step is the same, or,
 // where one dump is wrong by itself, at its writer. `kind` and `side` are a Difference's.
-std::string look_at(const std::string& kind, char side, const std::string& category);
+std::string look_at(const std::string& kind, char side, const std::string& category, int64_t step);
 
 }  // namespace lockstep::verify

@@ -88,6 +88,14 @@ std::optional<Error> list_step(const std::filesystem::path& path, std::map<int, 
   return std::nullopt;
 }
 
+bool is_step(const std::filesystem::path& folder) {
+  std::error_code failed;
+  const auto paths = in_order(folder, failed);
+  return std::any_of(paths.begin(), paths.end(), [](const auto& path) {
+    return number_in(path.filename().string(), "rank", kFileEnd).has_value();
+  });
+}
+
 // A number in the metadata that must be what the file's place says.
 std::string metadata_fault(const Safetensors& file, const std::string& key, int64_t expected) {
   const auto found = file.metadata().find(key);
@@ -172,6 +180,8 @@ Result<DumpFolder> open_folder(const std::filesystem::path& path) {
     if (!metrics) return Error{metrics.error()};
     folder.metrics = std::move(*metrics);
   }
+  if (folder.steps.empty() && folder.metrics.empty() && is_step(path))
+    return Error{path.string() + ": this is one step of a dump; name the folder that it is in"};
   if (folder.steps.empty() && folder.metrics.empty())
     return Error{path.string() +
                  ": expected a dump folder, but there is neither metrics.jsonl nor step000001/rank00000.safetensors "
