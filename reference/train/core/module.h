@@ -47,7 +47,7 @@ struct Groups {
   Comm cp;                // sequences are split over cp
   ContextWay context = ContextWay::ring;
   Comm ep;                       // experts
-  Exchange* exchange = nullptr;  // communication beside computation; needed where cp or ep has several ranks
+  Exchange* exchange = nullptr;  // communication beside computation; needed where tp or cp has several ranks
 };
 
 class Arena;
@@ -64,6 +64,12 @@ class Module {
   // `output_grad` is the gradient of the sum of losses (not of a mean), times the loss scale.
   virtual View backward_input(int slot, const Batch& batch, View output_grad, Arena& arena) = 0;
   virtual void backward_weight(int slot, const Batch& batch) = 0;
+  // Both halves. A module may put work of the second where the first waits for other ranks: the bits are the same.
+  virtual View backward(int slot, const Batch& batch, View output_grad, Arena& arena) {
+    const View input_grad = backward_input(slot, batch, output_grad, arena);
+    backward_weight(slot, batch);
+    return input_grad;
+  }
 
  protected:
   std::string name_;

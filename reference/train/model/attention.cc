@@ -45,29 +45,44 @@ class AttentionBlock : public Module {
   }
 
   View backward_input(int slot, const Batch& batch, View output_grad, Arena& arena) override {
+    return backward(slot, batch, output_grad, arena, [] {});
+  }
+  View backward(int slot, const Batch& batch, View output_grad, Arena& arena) override {
+    const View x_grad = backward(slot, batch, output_grad, arena, [&] { backward_matrices(slot); });
+    norm_.backward_weight(context_, saved_[slot].norm, saved_[slot].normed_grad);
+    return x_grad;
+  }
+  void backward_weight(int slot, const Batch&) override {
+    backward_matrices(slot);
+    norm_.backward_weight(context_, saved_[slot].norm, saved_[slot].normed_grad);
+  }
+
+ private:
+  // The gradient of the input, and work() beside its sum over ranks.
+  template <class Work>
+  View backward(int slot, const Batch& batch, View output_grad, Arena& arena, const Work& work) {
     Saved& s = saved_[slot];
-    s.normed_whole = enter_columns(context_, s.normed, arena);
     s.y_grad = add_to_stream_backward(context_, batch, RandomUse::attention_output_dropout, layer_, output_grad, arena);
     s.y_grad_whole = leave_rows_backward(context_, s.y_grad, arena);
+    s.normed_whole = enter_columns_again(context_, s.normed, arena);
     const View mixed_grad = projection_.backward_input(context_, s.y_grad_whole, arena);
     s.qkv_grad = arena.take(mixed_grad.dtype, batch.rows() * heads_.columns());
     attend_backward(context_, batch, s.qkv_grad, mixed_grad, s.attention, layer_, arena);
     turn(batch, s.qkv_grad, true);
     const View partial = qkv_.backward_input(context_, s.qkv_grad, arena);
-    s.normed_grad = enter_columns_backward(context_, partial, arena);
+    join_columns(context_);
+    s.normed_grad = enter_columns_backward(context_, partial, arena, work);
     return norm_.backward_beside(context_, s.norm, output_grad, s.normed_grad, arena);
   }
 
-  void backward_weight(int slot, const Batch&) override {
+  void backward_matrices(int slot) {
     const Saved& s = saved_[slot];
     projection_.backward_weight(context_, s.y_grad_whole, s.attention.mixed);
     projection_.backward_bias(context_, s.y_grad);
     qkv_.backward_weight(context_, s.qkv_grad, s.normed_whole);
     qkv_.backward_bias(context_, s.qkv_grad);
-    norm_.backward_weight(context_, s.norm, s.normed_grad);
   }
 
- private:
   struct Saved {
     Norm::Saved norm;
     View normed;                          // [outer, C]

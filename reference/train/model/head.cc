@@ -45,24 +45,36 @@ class Head : public Module {
   }
 
   View backward_input(int slot, const Batch& batch, View, Arena& arena) override {
+    return backward(slot, batch, arena, [] {});
+  }
+  View backward(int slot, const Batch& batch, View, Arena& arena) override {
+    const View x_grad = backward(slot, batch, arena, [&] { backward_table(slot); });
+    norm_.backward_weight(context_, saved_[slot].norm, saved_[slot].normed_grad);
+    return x_grad;
+  }
+  void backward_weight(int slot, const Batch&) override {
+    backward_table(slot);
+    norm_.backward_weight(context_, saved_[slot].norm, saved_[slot].normed_grad);
+  }
+
+ private:
+  // The gradient of the input, and work() beside its sum over ranks.
+  template <class Work>
+  View backward(int slot, const Batch& batch, Arena& arena, const Work& work) {
     Saved& s = saved_[slot];
-    s.normed_whole = enter_columns(context_, s.normed, arena);
+    s.normed_whole = enter_columns_again(context_, s.normed, arena);
     loss_backward(context_.cuda(), s.logits, s.row_max, s.sum_exp, batch.targets, batch.rows(), columns(), first(),
                   context_.config.vocab, context_.loss_scale);
     const View partial = linear_.backward_input(context_, s.logits, arena);
-    s.normed_grad = enter_columns_backward(context_, partial, arena);
+    join_columns(context_);
+    s.normed_grad = enter_columns_backward(context_, partial, arena, work);
     const View x_grad = arena.take(s.normed_grad.dtype, s.normed_grad.size);
     norm_.backward_input(context_, s.norm, {x_grad}, s.normed_grad);
     return x_grad;
   }
 
-  void backward_weight(int slot, const Batch&) override {
-    const Saved& s = saved_[slot];
-    linear_.backward_weight(context_, s.logits, s.normed_whole);
-    norm_.backward_weight(context_, s.norm, s.normed_grad);
-  }
+  void backward_table(int slot) { linear_.backward_weight(context_, saved_[slot].logits, saved_[slot].normed_whole); }
 
- private:
   struct Saved {
     Norm::Saved norm;
     View normed, logits;  // [outer, C], [rows, V / tp]: the logits' gradient after the first half of the backward pass

@@ -41,28 +41,43 @@ class MlpBlock : public Module {
   }
 
   View backward_input(int slot, const Batch& batch, View output_grad, Arena& arena) override {
+    return backward(slot, batch, output_grad, arena, [] {});
+  }
+  View backward(int slot, const Batch& batch, View output_grad, Arena& arena) override {
+    const View x_grad = backward(slot, batch, output_grad, arena, [&] { backward_matrices(slot); });
+    norm_.backward_weight(context_, saved_[slot].norm, saved_[slot].normed_grad);
+    return x_grad;
+  }
+  void backward_weight(int slot, const Batch&) override {
+    backward_matrices(slot);
+    norm_.backward_weight(context_, saved_[slot].norm, saved_[slot].normed_grad);
+  }
+
+ private:
+  // The gradient of the input, and work() beside its sum over ranks.
+  template <class Work>
+  View backward(int slot, const Batch& batch, View output_grad, Arena& arena, const Work& work) {
     Saved& s = saved_[slot];
-    s.normed_whole = enter_columns(context_, s.normed, arena);
     s.y_grad = add_to_stream_backward(context_, batch, RandomUse::mlp_dropout, layer_, output_grad, arena);
     s.y_grad_whole = leave_rows_backward(context_, s.y_grad, arena);
+    s.normed_whole = enter_columns_again(context_, s.normed, arena);
     const View active_grad = projection_.backward_input(context_, s.y_grad_whole, arena);
     s.hidden_grad = arena.take(active_grad.dtype, active_grad.size);
     gelu_backward(context_.cuda(), s.hidden_grad, active_grad, s.hidden);
     const View partial = widen_.backward_input(context_, s.hidden_grad, arena);
-    s.normed_grad = enter_columns_backward(context_, partial, arena);
+    join_columns(context_);
+    s.normed_grad = enter_columns_backward(context_, partial, arena, work);
     return norm_.backward_beside(context_, s.norm, output_grad, s.normed_grad, arena);
   }
 
-  void backward_weight(int slot, const Batch&) override {
+  void backward_matrices(int slot) {
     const Saved& s = saved_[slot];
     projection_.backward_weight(context_, s.y_grad_whole, s.active);
     projection_.backward_bias(context_, s.y_grad);
     widen_.backward_weight(context_, s.hidden_grad, s.normed_whole);
     widen_.backward_bias(context_, s.hidden_grad);
-    norm_.backward_weight(context_, s.norm, s.normed_grad);
   }
 
- private:
   struct Saved {
     Norm::Saved norm;
     View normed, hidden, active;                                        // [outer, C], [rows, 4 C], [rows, 4 C]

@@ -70,8 +70,7 @@ View Model::backward(Strategy& strategy, ModuleRange range, int slot, int k, con
     std::swap(turns_[0], turns_[1]);
     turns_[0]->reset();  // what the module before last left
     strategy.before_backward(m, k);
-    grad = module.backward_input(slot, batch, grad, *turns_[0]);
-    module.backward_weight(slot, batch);
+    grad = module.backward(slot, batch, grad, *turns_[0]);
     strategy.after_backward(m, k);
   }
   arena(slot).reset();

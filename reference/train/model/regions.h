@@ -13,6 +13,10 @@
 //   embedding       leave_rows                  the same: each rank looks up its part of the vocabulary
 //   head            enter_columns               the same, then vocabulary_loss (parallel/tensor.h)
 //   attention       attend                      between the two, over the heads of this rank
+//
+// Backward, two collectives have work beside them, on a stream of their own (as Megatron-LM's linear layers do it): the
+// rows that are gathered again come while the gradients of inputs are computed, and the input's gradient is summed over
+// ranks while those of the region's weights are. A split backward pass has no weights to put there.
 
 #pragma once
 
@@ -37,9 +41,33 @@ inline Arena& brief(const Context& context, Arena& arena) {
 inline View enter_columns(const Context& context, View x, Arena& arena) {
   return enter_region(context.groups, context.stream, x, arena);
 }
-// The sum over tp of the ranks' partial gradients. May work in place.
-inline View enter_columns_backward(const Context& context, View partial, Arena& arena) {
-  return enter_region_backward(context.groups, context.stream, partial, arena);
+
+// The same again in the backward pass, beside what is enqueued until join_columns.
+inline View enter_columns_again(const Context& context, View x, Arena& arena) {
+  if (!context.groups.sequence || context.tp().size() == 1) return x;
+  View whole;
+  context.groups.exchange->begin(context.stream,
+                                 [&](const Stream& beside) { whole = enter_region(context.groups, beside, x, arena); });
+  return whole;
+}
+inline void join_columns(const Context& context) {
+  if (context.groups.sequence && context.tp().size() > 1) context.groups.exchange->join(context.stream);
+}
+
+// The sum over tp of the ranks' partial gradients, beside what work() enqueues. May work in place.
+template <class Work>
+View enter_columns_backward(const Context& context, View partial, Arena& arena, const Work& work) {
+  if (context.tp().size() == 1) {
+    work();
+    return partial;
+  }
+  View sum;
+  context.groups.exchange->begin(context.stream, [&](const Stream& beside) {
+    sum = enter_region_backward(context.groups, beside, partial, arena);
+  });
+  work();
+  context.groups.exchange->join(context.stream);
+  return sum;
 }
 inline View leave_rows(const Context& context, View partial, Arena& arena) {
   return leave_region(context.groups, context.stream, partial, arena);

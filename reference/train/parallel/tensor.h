@@ -11,7 +11,8 @@
 //   cross entropy               three all-reduces of one number a token instead of gathering [rows, vocabulary].
 //
 // Under sequence parallelism (sequence.h) f and g move rows instead; the functions here are what modules call in both
-// cases. Collectives run on the compute stream: whoever calls them needs the result at once.
+// cases. Collectives run on the stream they are given: the compute stream where the result is needed at once, another
+// where there is work to do beside them (model/regions.h).
 
 #pragma once
 
