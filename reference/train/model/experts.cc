@@ -46,17 +46,18 @@ class ExpertsBlock : public Module {
     show_rows(context_, batch, layer_, "ln_2", s.normed);
     const View logits = router_.forward(context_, s.normed, arena);
     show_rows(context_, batch, layer_, "mlp.router", logits);
+    Arena& passing = passing_memory(arena);
     s.probabilities = arena.take(type, tokens * config().experts);
     s.gates = arena.take(type, tokens * top_k);
     s.choices = numbers(arena, tokens * top_k);
     route(context_.cuda(), s.probabilities, s.gates, s.choices, logits, tokens, config().experts, top_k);
-    make_plan(s, batch, tokens, arena);
+    make_plan(s, batch, tokens, arena, passing);
 
-    const View sent = arena.take(x.dtype, s.plan.total_sent() * width());
+    const View sent = passing.take(x.dtype, s.plan.total_sent() * width());
     pick_rows(context_.cuda(), sent, s.normed, s.rows, s.plan.total_sent(), width());
     s.arrived = arena.take(x.dtype, s.plan.total_arrived() * width());
     to_experts(s.plan, ep(), context_.stream, sent, s.arrived, width());
-    const View results = run_experts(s, arena);
+    const View results = run_experts(s, arena, passing);
     s.returned = arena.take(x.dtype, sent.size);
     from_experts(s.plan, ep(), context_.stream, results, s.returned, width());
 
@@ -144,13 +145,13 @@ class ExpertsBlock : public Module {
   }
 
   // Every rank that has a part of these sequences learns all choices: capacity and balance go by whole sequences.
-  void make_plan(Saved& s, const Batch& batch, int64_t tokens, Arena& arena) {
+  void make_plan(Saved& s, const Batch& batch, int64_t tokens, Arena& arena, Arena& passing) {
     const Groups& groups = context_.groups;
     const int64_t all = batch.rows() * groups.cp.size(), top_k = config().top_k;
     View gathered{s.choices, tokens * top_k, Dtype::f32};  // integers that travel as fp32
     for (const Comm* comm : {&groups.tp, &groups.cp}) {
       if (comm->size() == 1) continue;
-      const View more = arena.take(Dtype::f32, gathered.size * comm->size());
+      const View more = passing.take(Dtype::f32, gathered.size * comm->size());
       comm->all_gather(gathered, more, context_.stream);
       gathered = more;
     }
@@ -170,39 +171,44 @@ class ExpertsBlock : public Module {
           "cudaMemcpyAsync");
     context_.stream.synchronize();
     s.plan = plan_experts(choices, config().experts, top_k, config().capacity, batch.length * groups.cp.size());
-    exchange_counts(s.plan, ep(), context_.stream, arena);
+    exchange_counts(s.plan, ep(), context_.stream, passing);
     s.rows = upload(s.plan.rows, arena);
     s.slots = upload(s.plan.slots, arena);
     s.loads = upload(s.plan.loads, arena);
   }
 
-  View run_experts(Saved& s, Arena& arena) {
+  // What goes to experts and what comes from them is not needed again.
+  Arena& passing_memory(Arena& arena) const {
+    return context_.groups.exchange != nullptr ? context_.groups.exchange->empty_workspace() : arena;
+  }
+
+  View run_experts(Saved& s, Arena& arena, Arena& passing) {
     const int64_t rows = s.plan.total_arrived();
     s.hidden = arena.take(s.arrived.dtype, rows * hidden());
     s.active = arena.take(s.arrived.dtype, rows * hidden());
-    const View results = arena.take(s.arrived.dtype, rows * width());
+    const View results = passing.take(s.arrived.dtype, rows * width());
     for (size_t e = 0; e < experts_.size(); ++e) {
       const Part part = part_of(s, e);
       if (part.rows == 0) continue;
-      copy(context_, part.of(s.hidden, hidden()),
-           experts_[e].widen.forward(context_, part.of(s.arrived, width()), arena));
+      experts_[e].widen.forward_into(context_, part.of(s.hidden, hidden()), part.of(s.arrived, width()));
       gelu_forward(context_.cuda(), part.of(s.active, hidden()), part.of(s.hidden, hidden()));
-      copy(context_, part.of(results, width()),
-           experts_[e].project.forward(context_, part.of(s.active, hidden()), arena));
+      experts_[e].project.forward_into(context_, part.of(results, width()), part.of(s.active, hidden()));
     }
     return results;
   }
 
   View run_experts_backward(Saved& s, Arena& arena) {
     s.hidden_grad = arena.take(s.hidden.dtype, s.hidden.size);
+    const View active_grad = arena.take(s.hidden.dtype, s.hidden.size);
     const View arrived_grad = arena.take(s.arrived.dtype, s.arrived.size);
     for (size_t e = 0; e < experts_.size(); ++e) {
       const Part part = part_of(s, e);
       if (part.rows == 0) continue;
-      const View active_grad = experts_[e].project.backward_input(context_, part.of(s.results_grad, width()), arena);
-      gelu_backward(context_.cuda(), part.of(s.hidden_grad, hidden()), active_grad, part.of(s.hidden, hidden()));
-      copy(context_, part.of(arrived_grad, width()),
-           experts_[e].widen.backward_input(context_, part.of(s.hidden_grad, hidden()), arena));
+      experts_[e].project.backward_input_into(context_, part.of(active_grad, hidden()),
+                                              part.of(s.results_grad, width()));
+      gelu_backward(context_.cuda(), part.of(s.hidden_grad, hidden()), part.of(active_grad, hidden()),
+                    part.of(s.hidden, hidden()));
+      experts_[e].widen.backward_input_into(context_, part.of(arrived_grad, width()), part.of(s.hidden_grad, hidden()));
     }
     return arrived_grad;
   }

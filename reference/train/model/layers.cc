@@ -16,30 +16,38 @@ void Linear::list(std::vector<Parameter*>& parameters) const {
   if (bias_ != nullptr) parameters.push_back(bias_);
 }
 
-static View product(const Context& context, View x, const Parameter& weight, View bias, Arena& arena) {
-  const int64_t inputs = weight.local[1], outputs = weight.local[0], rows = x.size / inputs;
-  const View y = arena.take(x.dtype, rows * outputs);
-  linear_forward(context.cuda(), y, x, weight.value, bias, rows, inputs, outputs);
+View Linear::forward(const Context& context, View x, Arena& arena) const {
+  const View y = arena.take(x.dtype, x.size / inputs() * outputs());
+  forward_into(context, y, x);
   return y;
 }
 
-View Linear::forward(const Context& context, View x, Arena& arena) const {
-  return product(context, x, weight_, bias_ == nullptr ? View{} : bias_->value, arena);
+void Linear::forward_into(const Context& context, View y, View x) const {
+  product(context, y, x, bias_ == nullptr ? View{} : bias_->value);
 }
 
 View Linear::forward_rows(const Context& context, View x, Arena& arena) const {
   if (context.tp().size() == 1) return forward(context, x, arena);
-  const View y = leave_rows(context, product(context, x, weight_, {}, brief(context, arena)), arena);
+  const View partial = brief(context, arena).take(x.dtype, x.size / inputs() * outputs());
+  product(context, partial, x, {});
+  const View y = leave_rows(context, partial, arena);
   add_bias(context.cuda(), y, bias_->value, y.size / outputs(), outputs());
   return y;
 }
 
+void Linear::product(const Context& context, View y, View x, View bias) const {
+  linear_forward(context.cuda(), y, x, weight_.value, bias, x.size / inputs(), inputs(), outputs());
+}
+
 // x_grad = y_grad w
 View Linear::backward_input(const Context& context, View y_grad, Arena& arena) const {
-  const int64_t rows = y_grad.size / outputs();
-  const View x_grad = arena.take(y_grad.dtype, rows * inputs());
-  linear_backward_input(context.cuda(), {x_grad}, y_grad, weight_.value, rows, inputs(), outputs());
+  const View x_grad = arena.take(y_grad.dtype, y_grad.size / outputs() * inputs());
+  backward_input_into(context, x_grad, y_grad);
   return x_grad;
+}
+
+void Linear::backward_input_into(const Context& context, View x_grad, View y_grad) const {
+  linear_backward_input(context.cuda(), {x_grad}, y_grad, weight_.value, y_grad.size / outputs(), inputs(), outputs());
 }
 
 // w_grad += y_grad^T x

@@ -21,17 +21,21 @@ class Linear {
   const Parameter& weight() const { return weight_; }
 
   View forward(const Context& context, View x, Arena& arena) const;
+  void forward_into(const Context& context, View y, View x) const;
   // A row-parallel layer: x is this rank's part of the inputs [rows, inputs], the result [outer rows, outputs] the sum
   // over ranks, to which the bias is added once.
   View forward_rows(const Context& context, View x, Arena& arena) const;
 
   View backward_input(const Context& context, View y_grad, Arena& arena) const;
+  void backward_input_into(const Context& context, View x_grad, View y_grad) const;
   void backward_weight(const Context& context, View y_grad, View x) const;
   void backward_bias(const Context& context, View y_grad) const;
 
   void list(std::vector<Parameter*>& parameters) const;
 
  private:
+  void product(const Context& context, View y, View x, View bias) const;
+
   Parameter& weight_;
   Parameter* bias_ = nullptr;
 };

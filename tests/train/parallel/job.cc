@@ -20,6 +20,7 @@
 #include "reference/train/parallel/two_sums.h"
 #include "reference/train/parallel/zero.h"
 #include "reference/train/run/communicators.h"
+#include "reference/train/run/optimizer.h"
 #include "tests/train/parallel/ranks.h"
 
 namespace train {
@@ -69,6 +70,14 @@ struct Text {
   }
 };
 
+Options optimizer_options() {
+  Options options;
+  options.clip = 0.5;  // less than the norms are
+  options.weight_decay = 0.1;
+  options.eps = 1e-4;
+  return options;
+}
+
 struct Shared {
   std::mutex mutex;
   Outcome outcome;
@@ -91,6 +100,7 @@ class Rank {
     groups_.exchange = &exchange_;
     make_model();
     make_strategy();
+    optimizer_ = std::make_unique<Optimizer>(options_, memory_, stream_, layout.shape.ep > 1 ? alone_ : comms_.model);
     const int64_t rows = sequences() * length() / (layout.sequence ? layout.shape.tp : 1);
     pipeline_ =
         std::make_unique<Pipeline>(make_schedule(layout.schedule, layout.shape.pp, layout.micro_batches, layout.chunks),
@@ -106,12 +116,11 @@ class Rank {
       strategy_->finish_gradients();
       finish_model_gradients(strategy_->owned(), groups_, stream_);
       tell_loss(step);
-      for (const Owned& piece : strategy_->owned()) {
-        divide(stream_.get(), piece.grad, static_cast<double>(tokens_));
+      const double norm = optimizer_->finish_gradients(*strategy_, static_cast<double>(tokens_));
+      tell_norm(step, norm);
+      for (const Owned& piece : strategy_->owned())
         if (step == 0) tell(piece, piece.grad, shared_.outcome.gradients);
-        adamw(stream_.get(), piece.value, piece.master, piece.first, piece.second, piece.grad, 1,
-              {1e-2, 0.9, 0.95, 1e-4, piece.parameter->decay ? 0.1 : 0, step + 1});
-      }
+      optimizer_->update(*strategy_, norm, 1e-2);
       strategy_->finish_update();
     }
     strategy_->gather_all();
@@ -262,6 +271,14 @@ class Rank {
     for (const double loss : losses) shared_.losses[static_cast<size_t>(step)] += loss;
   }
 
+  // Every rank has the same one.
+  void tell_norm(int step, double norm) {
+    const std::lock_guard lock(shared_.mutex);
+    std::vector<double>& norms = shared_.outcome.norms;
+    if (static_cast<size_t>(step) == norms.size()) norms.push_back(norm);
+    EXPECT_EQ(norms[static_cast<size_t>(step)], norm) << layout_.name();
+  }
+
   // Puts what a piece has into the whole tensor; whoever comes second must agree.
   void tell(const Owned& piece, View values, std::map<std::string, std::vector<double>>& tensors) {
     const std::vector<double> host = numbers(stream_, values);
@@ -306,10 +323,13 @@ class Rank {
   Stream stream_;
   Exchange exchange_;
   Communicators comms_;
+  const Comm alone_;
   Groups& groups_ = comms_.groups;
   std::vector<ModuleRange> chunks_;
   std::unique_ptr<Model> model_;
   std::unique_ptr<Strategy> strategy_;
+  const Options options_ = optimizer_options();
+  std::unique_ptr<Optimizer> optimizer_;
   std::unique_ptr<Pipeline> pipeline_;
   std::vector<Batch> batches_;
   int64_t tokens_ = 0;
@@ -354,6 +374,7 @@ Difference compare(const Outcome& a, const Outcome& b) {
   if (a.gradients.size() != b.gradients.size() || a.parameters.size() != b.parameters.size())
     return {1, "the number of tensors"};
   note(distance(a.losses, b.losses), "loss");
+  note(distance(a.norms, b.norms), "norm");
   for (const auto& [name, values] : a.gradients)
     note(b.gradients.count(name) ? distance(values, b.gradients.at(name)) : 1, "grad/" + name);
   for (const auto& [name, values] : a.parameters)

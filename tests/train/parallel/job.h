@@ -33,7 +33,7 @@ struct Job {
 };
 
 struct Outcome {
-  std::vector<double> losses, norms;                      // by step; the norm is computed from the gradients below
+  std::vector<double> losses, norms;                      // by step; the gradients' as the optimizer computes it
   std::map<std::string, std::vector<double>> gradients;   // of the first step, whole tensors without padding
   std::map<std::string, std::vector<double>> parameters;  // after the last
   size_t activation_bytes = 0;                            // most of any rank

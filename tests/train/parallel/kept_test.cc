@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT
 //
 // Activations that a rank keeps, by the account of the arenas they lie in, against the formulas of docs/trainer.md:
-// what tensor, sequence, context and pipeline parallelism save, and what not. To the byte, of the rank that has most.
+// what tensor, sequence, context, pipeline and expert parallelism save, and what not. To the byte, of the rank that has
+// most.
 
 #include "reference/train/model/config.h"
+#include "reference/train/parallel/pipeline_plan.h"
 #include "tests/train/parallel/job.h"
 #include "tests/train/parallel/ranks.h"
 
@@ -66,6 +68,13 @@ TEST(KeptActivations, ContextParallelDividesAllAndUlyssesKeepsWhatItGathered) {
     }
 }
 
+// The gradients that a split backward pass leaves for its second half, without tensor parallelism.
+Kept kept_by_halves(const Config& c) {
+  const auto width = static_cast<double>(c.width), hidden = static_cast<double>(c.hidden());
+  const double attention = 7 * width + static_cast<double>(c.heads), mlp = 3 * width + 2 * hidden;
+  return {width, attention + mlp, 2 * width};
+}
+
 // The first stage has most: all schedules but GPipe keep as many micro-batches there as there are stages.
 TEST(KeptActivations, PipelineKeepsWhatIsInFlight) {
   const Job job = small_job();
@@ -83,6 +92,74 @@ TEST(KeptActivations, PipelineKeepsWhatIsInFlight) {
       layout.schedule = "1f1b";
       EXPECT_EQ(bytes(job, layout), most(layout, p, 1)) << layout.name();
     }
+}
+
+// As many chunks as are in flight; a place for one has room for the largest that the plan ever puts there: the model's
+// ends are larger than what is between them.
+double kept_in_places(const Layout& l, int rank, const Kept& k, double layers) {
+  const PipelinePlan plan = plan_stage(make_schedule(l.schedule, l.shape.pp, l.micro_batches, l.chunks), rank);
+  EXPECT_EQ(plan.slots,
+            std::min(l.micro_batches * l.chunks, 2 * (l.shape.pp - 1 - rank) + (l.chunks - 1) * l.shape.pp + 1));
+  std::vector<double> most(static_cast<size_t>(plan.slots));
+  for (const PipelineStep& step : plan.steps) {
+    const bool first = rank == 0 && step.action.chunk == 0,
+               last = rank == l.shape.pp - 1 && step.action.chunk == l.chunks - 1;
+    double& place = most[static_cast<size_t>(step.slot)];
+    place = std::max(place, layers * k.layer + (first ? k.embedding : 0) + (last ? k.head : 0));
+  }
+  return std::accumulate(most.begin(), most.end(), 0.0);
+}
+
+TEST(KeptActivations, InterleavedKeepsChunksInFlight) {
+  Job job = small_job();
+  job.config.layers = 8;
+  const Kept k = kept(job.config, 1, 1);
+  for (const auto& [p, v] : {std::pair(2, 2), std::pair(2, 4), std::pair(4, 2)})
+    for (const int m : {4, 8}) {
+      Layout layout = layout_of(1, p, 1, 1);
+      layout.schedule = "interleaved";
+      layout.chunks = v;
+      layout.micro_batches = m;
+      double most = 0;
+      for (int rank = 0; rank < p; ++rank) most = std::max(most, kept_in_places(layout, rank, k, 8.0 / (p * v)));
+      EXPECT_EQ(bytes(job, layout), 8 * tokens(layout) * most) << layout.name();
+    }
+}
+
+// As many micro-batches on every rank, and with each what its second half needs.
+TEST(KeptActivations, ZeroBubbleKeepsGradientsUntilTheSecondHalf) {
+  const Job job = small_job();
+  const Kept k = kept(job.config, 1, 1), g = kept_by_halves(job.config);
+  for (const int p : {2, 4})
+    for (const bool second : {false, true}) {
+      Layout layout = layout_of(1, p, 1, 1);
+      layout.schedule = second ? "zero-bubble-2" : "zero-bubble";
+      layout.micro_batches = 8;
+      const double layers = 4.0 / p * (k.layer + g.layer), ends = std::max(k.embedding + g.embedding, k.head + g.head);
+      EXPECT_EQ(bytes(job, layout), 8 * tokens(layout) * (second ? 2 * p - 1 : p) * (layers + ends)) << layout.name();
+    }
+}
+
+// Every token goes to every expert, so that a rank's rows are known: those of its experts from all ranks of the group.
+TEST(KeptActivations, ExpertsKeepTheRowsThatArrive) {
+  Job job = kExperts;
+  job.steps = 1;
+  job.config.top_k = job.config.experts;
+  const Config& c = job.config;
+  const auto width = static_cast<double>(c.width), heads = static_cast<double>(c.heads),
+             experts = static_cast<double>(c.experts), top_k = static_cast<double>(c.top_k);
+  for (const auto& [dp, ep] : {std::pair(1, 1), std::pair(2, 1), std::pair(2, 2), std::pair(4, 2), std::pair(4, 4)}) {
+    Layout layout = layout_of(dp, 1, 1, 1);
+    layout.shape.ep = ep;
+    const double rows = tokens(layout) * ep * top_k / ep, attention = 6 * width + 2 + heads;
+    const double router = 2 * width + 2 + 2 * experts + top_k + 3 * top_k / 2 + top_k * width;
+    const double loads = std::ceil(tokens(layout) / kLength * experts * 4 / 64) * 64;  // in pieces of 64 bytes
+    const Kept k = kept(c, 1, 1);
+    EXPECT_EQ(bytes(job, layout), 8 * (tokens(layout) * (k.embedding + k.head + 2 * (attention + router)) +
+                                       2 * rows * (width + 2 * static_cast<double>(c.hidden()))) +
+                                      2 * loads)
+        << layout.name();
+  }
 }
 
 }  // namespace
