@@ -27,7 +27,7 @@ inline constexpr Setting kSettings[] = {
     {"LOCKSTEP_HANG_SECONDS", "60", "an operation or a silence this long makes a rank ask all ranks for a snapshot; 0 = never"},
     {"LOCKSTEP_MODE", "ring", "ring keeps the newest events, full keeps all of them"},
     {"LOCKSTEP_NVTX_PHASES", "", "NVTX ranges whose names begin with one of these words, separated by commas, become phases"},
-    {"LOCKSTEP_RING_MB", "64", "most disk the events of one process may take, 1 to 65536; plus 17 for all else"},
+    {"LOCKSTEP_RING_MB", "64", "most disk the events of one process may take, 1 to 65536; plus 17.2 for all else"},
     {"LOCKSTEP_STACKS", "1", "0 records calls without their native stacks"},
     {"LOCKSTEP_STATES", "1", "0 does not watch on the stream whether operations have started and completed"},
     {"LOCKSTEP_SUPERVISOR", "", "pid of the supervisor; set by `lockstep run`"},

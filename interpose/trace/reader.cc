@@ -145,6 +145,8 @@ Clock read_status(const InputFile& file, TraceFile& out, Copy<Status>& status, b
   out.last_call = clock.at(status->last_call_stamp.load(std::memory_order_relaxed));
   out.events = status->ring_next.load(std::memory_order_relaxed);
   out.dropped = status->events_dropped.load(std::memory_order_relaxed);
+  out.arena_dropped = status->arena_dropped.load(std::memory_order_relaxed);
+  out.comms_dropped = status->comms_dropped.load(std::memory_order_relaxed);
   const uint32_t states = status->states.load(std::memory_order_relaxed);
   if (states <= static_cast<uint32_t>(StatesKnown::failed)) out.states = static_cast<StatesKnown>(states);
   out.driver_asked = clock.at(status->driver_asked.load(std::memory_order_relaxed));

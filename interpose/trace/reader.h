@@ -169,6 +169,8 @@ struct TraceFile {
   uint64_t dropped = 0;               // never written: no room
   uint64_t overwritten = 0;           // gone because the ring wrapped
   uint64_t torn = 0;                  // reserved but incomplete
+  uint64_t arena_dropped = 0;         // stacks, modules, snapshots and texts that found no room
+  uint64_t comms_dropped = 0;         // communicators that took the slot of one that had ended, or found none
 
   // Of files of format 1.1 and later; else nothing is known.
   StatesKnown states = StatesKnown::no_driver;

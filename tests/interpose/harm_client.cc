@@ -20,6 +20,7 @@
 #include <thread>
 #include <vector>
 
+#include "lockstep.h"
 #include "tests/interpose/client_parts.h"
 
 using namespace lockstep;
@@ -173,6 +174,72 @@ void close_and_open(const char* plugin) {
   }
 }
 
+// --- how much memory the process takes
+// ---------------------------------------------------------------------------------------
+
+// Of /proc/self/status, in KiB.
+long status_kib(const char* field) {
+  FILE* file = fopen("/proc/self/status", "r");
+  char line[256];
+  long value = -1;
+  while (file && fgets(line, sizeof line, file))
+    if (strncmp(line, field, strlen(field)) == 0) value = atol(line + strlen(field) + 1);
+  if (file) fclose(file);
+  return value;
+}
+
+// Two ways down a level, so that there are as many stacks as a caller wants.
+template <int level, int side>
+__attribute__((noinline)) int along(unsigned path, ncclComm_t comm) {
+  int result;
+  if constexpr (level == 0)
+    result = checked(comm, 8);
+  else
+    result = path >> (level - 1) & 1 ? along<level - 1, 1>(path, comm) : along<level - 1, 0>(path, comm);
+  asm volatile("" : "+r"(result));  // no tail call, and no merging of the two sides
+  return result + side;
+}
+
+// What a thread of a training does: operations, groups, messages, marks, along many stacks.
+void work(ncclComm_t comm, int calls, unsigned first_path) {
+  for (int i = 0; i < calls; i++) along<17, 0>(first_path + static_cast<unsigned>(i), comm);
+  ncclGroupStart();
+  for (int i = 0; i < 32; i++) ncclSend(buffer, 5, ncclInt8, i % 4, comm, stream);
+  ncclGroupEnd();
+  lockstep_sample_id("shard:17");
+}
+
+// Communicators that all live at once, with messages on each.
+void many_communicators(int count, int calls) {
+  const long before = status_kib("RssAnon:");
+  for (int i = 0; i < count; i++) work(init(1, 512), calls, 0);
+  printf("%ld\n", status_kib("RssAnon:") - before);
+}
+
+// Waves of threads that all live at once and then are gone; says what the process takes with the last wave and after
+// it.
+void memory(int waves, int count, int calls) {
+  ncclComm_t comm = init();
+  long with_first = 0, with_last = 0;
+  for (int wave = 0; wave < waves; wave++) {
+    pthread_barrier_t done, leave;
+    pthread_barrier_init(&done, nullptr, static_cast<unsigned>(count) + 1);
+    pthread_barrier_init(&leave, nullptr, static_cast<unsigned>(count) + 1);
+    std::vector<std::thread> some;
+    for (int i = 0; i < count; i++)
+      some.emplace_back([&, i] {
+        work(comm, calls, static_cast<unsigned>((wave * count + i) * calls));
+        pthread_barrier_wait(&done);
+        pthread_barrier_wait(&leave);
+      });
+    pthread_barrier_wait(&done);
+    (wave ? with_last : with_first) = status_kib("RssAnon:");
+    pthread_barrier_wait(&leave);
+    for (std::thread& thread : some) thread.join();
+  }
+  printf("%ld %ld %ld\n", with_first, with_last, status_kib("RssAnon:"));
+}
+
 // A libnccl that is older than the program hopes: it looks first, as programs do, by handle and as the next library.
 void older_library() {
   checked(init(), 8);
@@ -240,6 +307,8 @@ int main(int argc, char** argv) {
   if (what == "remove-folder") remove_folder();
   if (what == "close-descriptors") close_descriptors();
   if (what == "dlclose") close_and_open(argv[2]);
+  if (what == "memory") memory(number, atoi(argv[3]), atoi(argv[4]));
+  if (what == "many-communicators") many_communicators(number, atoi(argv[3]));
   if (what == "older-library") older_library();
   if (what == "signals") signals(argv[2][0] == 'r');
   if (what == "exit-beside") exit_beside(number);

@@ -236,6 +236,7 @@ TEST_F(Shim, MoreCommunicatorsThanSlots) {
   ASSERT_TRUE(harm_client({"communicators", "3000"}).exited_with(0));
   const TraceFile file = only_trace();
   EXPECT_EQ(file.comms.size(), trace::kCommSlots);
+  EXPECT_EQ(file.comms_dropped, 3001 - trace::kCommSlots);
   EXPECT_EQ(file.comms.front().serial, 1u);  // the living one was not thrown out
   EXPECT_EQ(file.comms.front().coll_called, 1u);
   EXPECT_EQ(file.comms.back().serial, 3001u);

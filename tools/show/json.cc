@@ -102,6 +102,8 @@ void add_status(const TraceFile& file, ordered_json& out) {
                    {"recording", file.recording},
                    {"events", file.events},
                    {"dropped", file.dropped},
+                   {"arena_dropped", file.arena_dropped},
+                   {"comms_dropped", file.comms_dropped},
                    {"overwritten", file.overwritten},
                    {"torn", file.torn},
                    {"states", static_cast<int>(file.states)},

@@ -139,6 +139,9 @@ void print_header(const TraceFile& file, const Life& life) {
              clock_text(file.last_call.wall_ns), clock_text(file.last_beat.wall_ns), file.beats);
   fmt::print("  events        {} in all, {} on record calls, {} dropped, {} overwritten, {} torn\n", file.events,
              file.calls.size(), file.dropped, file.overwritten, file.torn);
+  if (file.arena_dropped || file.comms_dropped)
+    fmt::print("  no room       for {} stacks, modules or snapshots, and {} communicators\n", file.arena_dropped,
+               file.comms_dropped);
   if (file.peak_rss_bytes) fmt::print("  peak memory   {} MiB\n", file.peak_rss_bytes >> 20);
   fmt::print("  states        {}\n", states_words(file));
   if (file.host_waits || file.graph_launches)
