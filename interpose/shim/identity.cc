@@ -89,6 +89,15 @@ uint32_t nccl_version() {
   return real && real(&version) == ncclSuccess && version > 0 ? static_cast<uint32_t>(version) : 0;
 }
 
+// What does not fit is counted, not cut: half a value would be a wrong one.
+constexpr size_t kEnvironmentRoom = 16384, kNoteRoom = 64;
+void add_setting(TextBuilder& text, const char* setting, uint64_t& left_out) {
+  if (text.size() + strlen(setting) + 1 + kNoteRoom > kEnvironmentRoom)
+    left_out++;
+  else
+    text << "\n" << setting;
+}
+
 bool starts_with(const char* text, const char* prefix) { return strncmp(text, prefix, strlen(prefix)) == 0; }
 
 }  // namespace
@@ -127,14 +136,17 @@ void write_environment() {
       "SLURM_PROCID=", "SLURM_LOCALID=", "SLURM_NODEID=", "SLURM_NTASKS=", "SLURM_RESTART_COUNT=", "SLURMD_NODENAME=",
       "OMPI_COMM_WORLD_", "OMPI_MCA_ess_base_jobid=", "PMI_RANK=", "PMI_SIZE=", "PMIX_NAMESPACE=", "PMIX_RANK=",
       "TORCHELASTIC_RUN_ID=", "TORCHELASTIC_RESTART_COUNT=", "MASTER_ADDR=", "MASTER_PORT="};
-  Text<8192> text;
+  static char space[kEnvironmentRoom];  // a thread that makes a communicator may have a small stack
+  TextBuilder text(space, sizeof space);
+  uint64_t left_out = 0;
   text << "environment";
   for (char** at = environ; at && *at; at++)
     for (const char* prefix : kPrefixes)
       if (starts_with(*at, prefix)) {
-        text << "\n" << *at;
+        add_setting(text, *at, left_out);
         break;
       }
+  if (left_out) text << "\n" << left_out << " more, for which there was no room";
   trace::ArenaHeader* header = trace::arena_reserve(recorder.trace, trace::ArenaKind::text, text.size());
   if (!header) return;
   memcpy(trace::arena_body(header), text.text(), text.size());

@@ -27,6 +27,12 @@ using trace::CommState;
 #define LOCKSTEP_HAS(config, field) \
   ((config)->size >= offsetof(ncclConfig_t, field) + sizeof((config)->field))
 
+// Where a field was put into what had been padding at the end, the size alone does not tell it from a caller that left garbage
+// there. So for these the caller's version counts as well.
+#define LOCKSTEP_HAS_IN_PADDING(config, field, since)                                  \
+  (LOCKSTEP_HAS(config, field) &&                                                      \
+   ((config)->size > offsetof(ncclConfig_t, field) + sizeof((config)->field) || (config)->version >= (since)))
+
 const ncclConfig_t* usable(const ncclConfig_t* config) {
   return config && config->size >= offsetof(ncclConfig_t, version) && config->magic == NCCL_API_MAGIC ? config : nullptr;
 }
@@ -40,20 +46,24 @@ trace::CommConfig settings_of(const ncclConfig_t* config) {
   if (!usable(config)) return out;
   out.size = static_cast<uint32_t>(config->size);
 #define LOCKSTEP_FIELD(to, field) out.to = LOCKSTEP_HAS(config, field) ? config->field : INT32_MIN
+#define LOCKSTEP_PADDED(to, field, since) \
+  out.to = LOCKSTEP_HAS_IN_PADDING(config, field, since) ? config->field : INT32_MIN
   LOCKSTEP_FIELD(blocking, blocking);
-  LOCKSTEP_FIELD(cga_cluster_size, cgaClusterSize);
+  LOCKSTEP_PADDED(cga_cluster_size, cgaClusterSize, NCCL_VERSION(2, 17, 0));
   LOCKSTEP_FIELD(min_ctas, minCTAs);
   LOCKSTEP_FIELD(max_ctas, maxCTAs);
   LOCKSTEP_FIELD(split_share, splitShare);
-  LOCKSTEP_FIELD(traffic_class, trafficClass);
+  LOCKSTEP_PADDED(traffic_class, trafficClass, NCCL_VERSION(2, 26, 0));
   LOCKSTEP_FIELD(collnet_enable, collnetEnable);
   LOCKSTEP_FIELD(cta_policy, CTAPolicy);
   LOCKSTEP_FIELD(shrink_share, shrinkShare);
 #undef LOCKSTEP_FIELD
+#undef LOCKSTEP_PADDED
   if (LOCKSTEP_HAS(config, netName) && config->netName)
     trace::put_text(out.net_name, sizeof out.net_name, config->netName, strnlen(config->netName, sizeof out.net_name));
   return out;
 }
+#undef LOCKSTEP_HAS_IN_PADDING
 #undef LOCKSTEP_HAS
 
 bool is_child(Fn fn) { return fn == Fn::CommSplit || fn == Fn::CommShrink; }

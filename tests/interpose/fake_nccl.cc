@@ -139,6 +139,13 @@ EXPORT ncclResult_t ncclReduceScatter(const void*, void*, size_t count, ncclData
 }
 EXPORT ncclResult_t ncclSend(const void*, size_t count, ncclDataType_t, int, ncclComm_t, cudaStream_t) { return act(count); }
 EXPORT ncclResult_t ncclRecv(void*, size_t count, ncclDataType_t, int, ncclComm_t, cudaStream_t) { return act(count); }
+EXPORT ncclResult_t ncclCommWindowRegister(ncclComm_t, void*, size_t size, ncclWindow_t* window, int) {
+  *window = nullptr;
+  return size ? ncclSuccess : ncclInvalidArgument;
+}
+EXPORT int ncclDevCommCreate(ncclComm_t, const void* requirements, void*) {
+  return requirements ? ncclSuccess : ncclInvalidArgument;
+}
 EXPORT ncclResult_t ncclMemAlloc(void** ptr, size_t) {
   *ptr = nullptr;
   return ncclSuccess;

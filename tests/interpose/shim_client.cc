@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -18,6 +19,8 @@
 #include "tests/interpose/client_parts.h"
 
 using namespace lockstep;
+
+extern "C" int ncclDevCommCreate(ncclComm_t, const void*, void*);
 
 namespace {
 
@@ -41,9 +44,9 @@ void sequences() {
   lockstep_phase("backward");
   lockstep_sample_id("shard3:17");
   lockstep_comm_name(comm, "dp");
-  all_reduce(comm, 10);    // 0
-  all_reduce(comm, 1004);  // fails: gives 1 back
-  all_reduce(comm, 0);     // takes none
+  all_reduce(comm, 10);                              // 0
+  all_reduce(comm, 1004);                            // fails: gives 1 back
+  all_reduce(comm, 0);                               // takes none
   ncclBcast(buffer, 11, ncclInt8, 2, comm, stream);  // 1, once
   ncclGroupStart();
   all_reduce(comm, 12);  // 2
@@ -104,6 +107,65 @@ void exceptions() {
   printf("%d %d\n", caught, tidied);
 }
 
+// Configurations as NCCL 2.14 to newer ones than ours have them, each at the end of a page with nothing behind it.
+void configs() {
+  const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  auto* space = static_cast<char*>(mmap(nullptr, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  mprotect(space + page, page, PROT_NONE);
+  ncclConfig_t full = NCCL_CONFIG_INITIALIZER;
+  full.blocking = 1, full.cgaClusterSize = 2, full.minCTAs = 3, full.maxCTAs = 4, full.netName = "socket",
+  full.splitShare = 5;
+  full.trafficClass = 6, full.commName = "named", full.collnetEnable = 7, full.CTAPolicy = 8, full.shrinkShare = 9;
+  const auto make = [&](size_t size, unsigned version, unsigned magic = NCCL_API_MAGIC) {
+    full.size = size, full.version = version, full.magic = magic;
+    const size_t here = size < sizeof full ? size : sizeof full;
+    char* at = space + page - here;
+    memcpy(at, &full, here);
+    ncclUniqueId id;
+    ncclGetUniqueId(&id);
+    ncclComm_t comm = nullptr;
+    printf("%d\n", ncclCommInitRankConfig(&comm, 2, id, 0, reinterpret_cast<ncclConfig_t*>(at)));
+  };
+  make(24, NCCL_VERSION(2, 14, 3));  // where the cluster size is now there was padding
+  make(40, NCCL_VERSION(2, 17, 1));
+  make(48, NCCL_VERSION(2, 18, 1));  // and here for the traffic class
+  make(48, NCCL_VERSION(2, 26, 2));
+  make(72, NCCL_VERSION(2, 27, 3));
+  make(sizeof full + 64, NCCL_VERSION(2, 99, 0));
+  make(8, NCCL_VERSION(2, 28, 3));
+  make(72, NCCL_VERSION(2, 28, 3), 1);
+}
+
+// One id for communicators that come one after the other, as with a fixed NCCL_COMM_ID.
+void generations() {
+  ncclUniqueId id;
+  ncclGetUniqueId(&id);
+  for (int i = 0; i < 3; i++) {
+    ncclComm_t comm = nullptr, peer = nullptr, child = nullptr;
+    ncclCommInitRank(&comm, 2, id, 0);
+    ncclCommInitRank(&peer, 2, id, 1);
+    ncclCommSplit(comm, 0, 0, &child, nullptr);
+    all_reduce(child, 10);
+    for (ncclComm_t each : {child, peer, comm}) ncclCommDestroy(each);
+  }
+}
+
+// What NCCL does from here on without calls.
+void blind() {
+  ncclComm_t seeing = init(0, 3), windows = init(1, 3), device = init(2, 3);
+  ncclWindow_t window = nullptr;
+  char requirements[64], made[64];
+  printf("%d", ncclCommWindowRegister(windows, buffer, 0, &window, NCCL_WIN_COLL_SYMMETRIC));
+  printf("%d", ncclDevCommCreate(device, nullptr, made));
+  all_reduce(seeing, 20);  // neither has happened yet
+  for (int i = 0; i < 2; i++) {
+    printf("%d", ncclCommWindowRegister(windows, buffer, sizeof buffer, &window, NCCL_WIN_COLL_SYMMETRIC));
+    printf("%d", ncclDevCommCreate(device, requirements, made));
+  }
+  all_reduce(seeing, 21);
+  printf("\n");
+}
+
 void quiet(const std::string& how) {
   ncclComm_t comm = init();
   all_reduce(comm, 10);
@@ -128,6 +190,9 @@ int main(int argc, char** argv) {
   const int number = argc > 2 ? atoi(argv[2]) : 0;
   if (what == "results") results();
   if (what == "sequences") sequences();
+  if (what == "configs") configs();
+  if (what == "generations") generations();
+  if (what == "blind") blind();
   if (what == "exceptions") exceptions();
   if (what == "quiet") quiet(argv[2]);
   if (what == "burst") burst(number);

@@ -1,17 +1,11 @@
 // SPDX-License-Identifier: MIT
 //
-// The built liblockstep.so, preloaded into a client of a libnccl that does nothing: what is recorded, and that the
-// client cannot tell.
+// What the shim records of calls and communicators, and that the client cannot tell.
 
-#include <gtest/gtest.h>
-
-#include <algorithm>
 #include <set>
 
 #include "interpose/abi/comm_hash.h"
-#include "interpose/abi/nccl.h"
-#include "tests/interpose/run_client.h"
-#include "tests/interpose/trace_fixture.h"
+#include "tests/interpose/shim_fixture.h"
 
 namespace lockstep {
 namespace {
@@ -20,44 +14,7 @@ using abi::Fn;
 using trace::Call;
 using trace::CommInfo;
 using trace::CommState;
-using trace::TempFolder;
 using trace::TraceFile;
-
-const std::string kClient = SHIM_CLIENT, kClientWithFramePointers = SHIM_CLIENT_FP, kHarm = HARM_CLIENT,
-                  kShim = SHIM_LIBRARY;
-
-class Shim : public testing::Test {
- protected:
-  Outcome client(std::vector<std::string> arguments, Environment extra = {}, double seconds = 30) {
-    arguments.insert(arguments.begin(), kClient);
-    return run(arguments, environment(extra), seconds);
-  }
-  Outcome harm_client(std::vector<std::string> arguments, Environment extra = {}, double seconds = 30) {
-    arguments.insert(arguments.begin(), kHarm);
-    return run(arguments, environment(extra), seconds);
-  }
-  Environment environment(const Environment& extra = {}) const {
-    Environment out = {{"LD_PRELOAD", kShim}, {"LOCKSTEP_DIR", folder_.path()}, {"RANK", "1"}, {"WORLD_SIZE", "4"}};
-    for (const auto& [name, value] : extra) out[name] = value;
-    return out;
-  }
-  TraceFile only_trace() const { return folder_.only_trace(); }
-  static std::vector<Call> of(const TraceFile& file, Fn fn) {
-    std::vector<Call> out;
-    for (const Call& call : file.calls)
-      if (call.fn == static_cast<uint16_t>(fn)) out.push_back(call);
-    return out;
-  }
-  // Those of the main thread: a sanitizer may have threads of its own.
-  static std::vector<trace::Snapshot> snapshots(const TraceFile& file) {
-    std::vector<trace::Snapshot> out;
-    for (const trace::Snapshot& snapshot : file.snapshots)
-      if (snapshot.tid == static_cast<uint32_t>(file.header.pid)) out.push_back(snapshot);
-    return out;
-  }
-
-  TempFolder folder_;
-};
 
 TEST_F(Shim, ResultsAndErrnoAreNotTouched) {
   const Outcome plain = run({kClient, "results"}, {});
@@ -245,63 +202,7 @@ TEST_F(Shim, MoreCommunicatorsThanSlots) {
   EXPECT_EQ(ids.size(), file.comms.size());
 }
 
-// --- ways to end ---
-
-TEST_F(Shim, ExitStatusIsRecorded) {
-  EXPECT_TRUE(client({"exit", "7"}).exited_with(7));
-  const TraceFile file = only_trace();
-  EXPECT_EQ(file.exit_kind, trace::ExitKind::exit);
-  EXPECT_EQ(file.exit_code, 7);
-}
-
-class EndsWithoutHandlers : public Shim, public testing::WithParamInterface<const char*> {};
-TEST_P(EndsWithoutHandlers, IsRecordedAllTheSame) {
-  EXPECT_TRUE(client({GetParam(), "7"}).exited_with(7));
-  const TraceFile file = only_trace();
-  EXPECT_EQ(file.exit_kind, trace::ExitKind::exit);
-  EXPECT_EQ(file.exit_code, 7);
-}
-INSTANTIATE_TEST_SUITE_P(All, EndsWithoutHandlers,
-                         testing::Values("underscore-exit", "Exit", "quick-exit", "exit-inside"), [](const auto& at) {
-                           std::string name = at.param;
-                           std::replace(name.begin(), name.end(), '-', '_');
-                           return name;
-                         });
-
-// It runs in its parent's memory until it ends itself.
-TEST_F(Shim, TheChildOfAVforkEndsNobodyElse) {
-  const Outcome outcome = client({"vfork", "7"});
-  EXPECT_TRUE(outcome.signalled_by(SIGKILL));
-  EXPECT_EQ(outcome.out, "7\n");
-  EXPECT_EQ(only_trace().exit_kind, trace::ExitKind::none);
-}
-
-class FatalSignal : public Shim, public testing::WithParamInterface<std::pair<const char*, int>> {};
-TEST_P(FatalSignal, IsRecordedAndStillKills) {
-  const auto [how, signal] = GetParam();
-  EXPECT_TRUE(client({how, std::to_string(signal)}).signalled_by(signal));
-  const TraceFile file = only_trace();
-  EXPECT_EQ(file.exit_kind, trace::ExitKind::fatal_signal);
-  EXPECT_EQ(file.exit_code, signal);
-}
-INSTANTIATE_TEST_SUITE_P(All, FatalSignal,
-                         testing::Values(std::pair{"signal", SIGTERM}, std::pair{"signal", SIGSEGV},
-                                         std::pair{"abort", SIGABRT}, std::pair{"fault", SIGSEGV}),
-                         [](const auto& at) { return std::string(at.param.first) + std::to_string(at.param.second); });
-
-TEST_F(Shim, ACallThatNeverReturnsIsOnRecord) {
-  EXPECT_TRUE(client({"call", "1400"}).signalled_by(SIGSEGV));
-  const TraceFile file = only_trace();
-  ASSERT_EQ(of(file, Fn::AllReduce).size(), 1u);
-  EXPECT_FALSE(of(file, Fn::AllReduce)[0].returned);
-  ASSERT_EQ(file.comms.size(), 1u);
-  ASSERT_EQ(file.comms[0].recent.size(), 1u);
-  EXPECT_FALSE(file.comms[0].recent[0].returned);
-  EXPECT_EQ(file.comms[0].coll_called, 1u);
-  EXPECT_EQ(file.comms[0].coll_returned, 0u);
-}
-
-// --- no harm ---
+// --- settings and places ---
 
 TEST_F(Shim, SwitchedOffItLeavesNothing) {
   const Outcome outcome = client({"results"}, {{"LOCKSTEP", "0"}});
@@ -360,95 +261,6 @@ TEST_F(Shim, TheDefaultFolderIsNamedAfterTheRun) {
 TEST_F(Shim, AProcessThatNeverUsesNcclIsLeftAlone) {
   EXPECT_TRUE(run({"/bin/true"}, environment()).exited_with(0));
   EXPECT_TRUE(folder_.traces().empty());
-}
-
-// --- hangs ---
-
-std::string request_in(const std::string& folder) { return trace::slurp(folder + "/" + trace::kSnapshotRequestFile); }
-
-TEST_F(Shim, AnOpenCallIsNamedAndAsksForASnapshot) {
-  Process process({kClient, "quiet", "hang"}, environment({{"LOCKSTEP_HANG_SECONDS", "0.4"}}));
-  ASSERT_TRUE(process.wait_for("has been in AllReduce #1 on comm-", 10)) << process.outcome().err;
-  usleep(500000);
-  EXPECT_NE(request_in(folder_.path()).find("lockstep-snapshot 1 "), std::string::npos);
-  const TraceFile file = only_trace();
-  EXPECT_EQ(trace::look_alive(file), trace::Liveness::alive);
-  EXPECT_TRUE(file.heartbeat_known);
-  ASSERT_EQ(file.threads.size(), 1u);
-  EXPECT_EQ(file.threads[0].state, 'S');
-  EXPECT_TRUE(file.threads[0].open_call);
-  const std::vector<trace::Snapshot> taken = snapshots(file);
-  ASSERT_EQ(taken.size(), 1u) << "one request, one snapshot";
-  EXPECT_EQ(taken[0].why, 'r');
-  EXPECT_FALSE(taken[0].pcs.empty());
-  kill(process.pid(), SIGKILL);
-  EXPECT_TRUE(process.finish(5).signalled_by(SIGKILL));
-  EXPECT_EQ(process.outcome().err.find("AllReduce"), process.outcome().err.rfind("AllReduce")) << "said more than once";
-}
-
-// The stack taken from outside of a thread must end as the one its own call recorded on the way in.
-class SnapshotOf : public Shim,
-                   public testing::WithParamInterface<std::tuple<std::string, const char*, trace::SnapshotSource>> {};
-TEST_P(SnapshotOf, AThreadEndsInTheStackItsCallRecorded) {
-  const auto& [program, how, source] = GetParam();
-  Process process({program, "quiet", how}, environment({{"LOCKSTEP_HANG_SECONDS", "0.3"}}));
-  ASSERT_TRUE(process.wait_for("AllReduce", 10)) << process.outcome().err;
-  usleep(400000);
-  const TraceFile file = only_trace();
-  ASSERT_EQ(snapshots(file).size(), 1u);
-  EXPECT_EQ(snapshots(file)[0].source, source);
-  const std::vector<uint64_t> taken = snapshots(file)[0].pcs;
-  const std::vector<uint64_t> recorded = file.stack(file.calls.back().stack);
-  ASSERT_GT(recorded.size(), 3u);
-  ASSERT_GT(taken.size(), recorded.size());
-  EXPECT_TRUE(std::equal(recorded.rbegin(), recorded.rend(), taken.rbegin()));
-}
-std::vector<SnapshotOf::ParamType> threads_to_look_at() {
-  std::vector<SnapshotOf::ParamType> cases;
-  for (const std::string& client : {std::string(kClient), std::string(kClientWithFramePointers)}) {
-    // With the address sanitizer all frames need the frame pointer, which nobody tells of a sleeping thread.
-#ifndef __SANITIZE_ADDRESS__
-    cases.emplace_back(client, "hang", trace::SnapshotSource::syscall_state);
-#endif
-    // The thread sanitizer holds a signal back until the next call it intercepts; a spinning thread makes none.
-#ifndef __SANITIZE_THREAD__
-    cases.emplace_back(client, "spin-inside", trace::SnapshotSource::signal);
-#endif
-  }
-  return cases;
-}
-INSTANTIATE_TEST_SUITE_P(All, SnapshotOf, testing::ValuesIn(threads_to_look_at()), [](const auto& at) {
-  std::string name = std::get<1>(at.param) + std::string(std::get<0>(at.param) == kClient ? "" : "_frame_pointers");
-  std::replace(name.begin(), name.end(), '-', '_');
-  return name;
-});
-
-TEST_F(Shim, AQuietProcessAsksSilently) {
-  Process process({kClient, "quiet", "sleep"}, environment({{"LOCKSTEP_HANG_SECONDS", "0.3"}}));
-  ASSERT_TRUE(process.wait_for("ready", 10));
-  usleep(900000);
-  const TraceFile file = only_trace();
-  ASSERT_EQ(snapshots(file).size(), 1u);
-  EXPECT_EQ(snapshots(file)[0].why, 'q');
-  kill(process.pid(), SIGKILL);
-  EXPECT_EQ(process.finish(5).err, "ready\n");
-}
-
-TEST_F(Shim, ACulpritShowsItsStackWhenAPeerAsks) {
-  Process culprit({kClient, "quiet", "sleep"}, environment({{"LOCKSTEP_HANG_SECONDS", "4"}}));
-  ASSERT_TRUE(culprit.wait_for("ready", 10));
-  Process victim({kClient, "quiet", "hang"}, environment({{"LOCKSTEP_HANG_SECONDS", "0.3"}}));
-  ASSERT_TRUE(victim.wait_for("AllReduce", 10));
-  usleep(1500000);
-  unsigned with_snapshot = 0;
-  for (const std::string& path : folder_.traces()) {
-    Result<TraceFile> file = trace::read_trace(path);
-    ASSERT_TRUE(file);
-    if (file->header.pid != culprit.pid()) continue;
-    with_snapshot += static_cast<unsigned>(snapshots(*file).size());
-    for (const trace::Snapshot& snapshot : file->snapshots) EXPECT_EQ(snapshot.why, 'r');
-  }
-  EXPECT_EQ(with_snapshot, 1u);
 }
 
 }  // namespace
