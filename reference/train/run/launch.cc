@@ -51,6 +51,12 @@ int ranks_of_layout(const Options& options) {
   return options.ranks > 0 ? options.ranks : world;
 }
 
+// Of all processes on this machine; 1 where nobody says it.
+int ranks_here(int world) {
+  const int here = first_number({"LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"}).value_or(1);
+  return std::clamp(here, 1, world);
+}
+
 Launch by_environment(int rank, int world, const Options& options) {
   if (rank >= world)
     throw Refusal("RANK = " + std::to_string(rank) + " is not below WORLD_SIZE = " + std::to_string(world));
@@ -59,7 +65,8 @@ Launch by_environment(int rank, int world, const Options& options) {
         "the environment says that this is one of several ranks, but not where they meet: set NCCL_COMM_ID=host:port, "
         "or give --id-file FILE in a folder they share");
   return {Launch::As::environment, rank, world,
-          first_number({"LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID"}).value_or(rank)};
+          first_number({"LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID"}).value_or(rank),
+          ranks_here(world)};
 }
 
 // Threads that share a device wait for each other where processes do not; so the host runtime gets one for each, before
@@ -126,13 +133,14 @@ Launch find_launch(const Options& options) {
         throw Refusal("the launcher started " + std::to_string(*size) + " ranks, but MPI knows of " +
                       std::to_string(launch.world) + ": it was built for another launcher");
       launch.device = first_number({"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID"}).value_or(launch.rank);
+      launch.here = ranks_here(launch.world);
     } else if (meeting_place(options) || *size == 1) {
       launch = by_environment(mine, *size, options);
     } else {
       throw Refusal("started by mpirun, but " + why + "; set NCCL_COMM_ID=host:port or give --id-file");
     }
   } else {
-    launch.world = ranks_of_layout(options);
+    launch.here = launch.world = ranks_of_layout(options);
     ask_for_devices(launch.world);
   }
   if (options.ranks > 0 && options.ranks != launch.world)

@@ -24,6 +24,7 @@ struct Launch {
   enum class As { threads, environment, mpi } as = As::threads;
   int rank = 0, world = 1;  // of this process; rank is 0 for threads
   int device = 0;           // of this process's rank
+  int here = 1;             // ranks on this machine, as far as the launcher says
 };
 
 // What the environment says; without it the ranks are those of --ranks or of the layout. Under mpirun this starts MPI.

@@ -58,7 +58,7 @@ int run(const Options& options, const Launch& launch) {
           make_schedule(options.schedule, options.shape.pp, static_cast<int>(options.accum), options.virtual_stages));
     return 0;
   }
-  check_memory(options, launch.as == Launch::As::threads ? launch.world : 1);
+  check_memory(options, launch.here);
   if (!options.freeze.empty()) check_freeze(config_of(options));
   if (launch.rank == 0)
     for (const std::string& note : notes_on(options, launch))

@@ -19,7 +19,7 @@ struct Needed {
 // Of a rank with the embeddings, or without them (a later pipeline stage).
 Needed least_memory(const Options& options, bool embeddings);
 
-// Throws Refusal, naming the number that is too large. `ranks` of this process, on this many devices.
+// Throws Refusal, naming the number that is too large. `ranks` of this machine.
 void check_memory(const Options& options, int ranks);
 
 // The same for --save-init, which holds the whole model's first values on one rank, and what is written of them.

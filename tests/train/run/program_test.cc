@@ -298,6 +298,13 @@ TEST(TrainProgram, RefusesWhatNoMachineHas) {
     EXPECT_NE(outcome.err.find(": take smaller sizes\n"), std::string::npos) << outcome.err;
     EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
   }
+  // Of a launcher's processes all that are on this machine.
+  const Outcome local = run_program(Words{"/usr/bin/env", "RANK=0", "WORLD_SIZE=8", "LOCAL_WORLD_SIZE=4",
+                                          "NCCL_COMM_ID=127.0.0.1:1", LOCKSTEP_TRAIN} +
+                                        Words{"--layers", "1048576", "--width", "16384"},
+                                    kPatience);
+  EXPECT_EQ(local.status, 2);
+  EXPECT_NE(local.err.find(" are needed for ranks = 4 on this machine"), std::string::npos) << local.err;
   expect_refusal({"--freeze", "h.9.*"},
                  "--freeze h.9.* matches no parameter, such as transformer.wte.weight: take a name or a shell pattern "
                  "of names");
