@@ -3,9 +3,9 @@
 // See calls.h. The common call (an enqueued operation on a known communicator) takes no lock and makes no system call;
 // init and teardown calls are in lifecycle.cc.
 //
-// Numbers. A collective takes the communicator's next number when it begins, so that a call that never comes back has one,
-// and gives it back when it failed. In a group, everything is decided by the outermost ncclGroupEnd: the thread keeps the
-// group's members and takes all their numbers back when it fails, or when the group was only simulated.
+// Numbers. A collective takes the communicator's next number when it begins, so that a call that never comes back has
+// one, and gives it back when it failed. In a group, everything is decided by the outermost ncclGroupEnd: the thread
+// keeps the group's members and takes all their numbers back when it fails, or when the group was only simulated.
 
 #include "interpose/shim/libc.h"
 

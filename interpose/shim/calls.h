@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
-// The two halves of recording a call: begin before the true function runs, end after it came back. A call that never comes
-// back has its begin on record, with its stack: that is the evidence the whole toolkit rests on.
+// The two halves of recording a call: begin before the true function runs, end after it came back. A call that never
+// comes back has its begin on record, with its stack: that is the evidence the whole toolkit rests on.
 
 #pragma once
 
@@ -55,8 +55,8 @@ constexpr bool enqueues(abi::FunctionKind kind) {
 void begin_call(Call& call, abi::Fn fn, abi::FunctionKind kind, const CallArgs& args);
 void end_call(Call& call, abi::Fn fn, abi::FunctionKind kind, const CallArgs& args, ncclResult_t result);
 
-// The marks that hold for what the thread does now. One that never marks (an autograd thread) works on what the process's
-// latest mark says.
+// The marks that hold for what the thread does now. One that never marks (an autograd thread) works on what the
+// process's latest mark says.
 struct MarksNow {
   uint64_t step;
   uint16_t bits;

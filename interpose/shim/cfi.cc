@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 //
-// One step through a frame by its call frame information, as the x86-64 ABI and the DWARF standard (section 6.4) define it:
-// find the function's entry by the search table of its module, run the instructions up to the program counter, and read
-// the caller's registers where they say.
+// One step through a frame by its call frame information, as the x86-64 ABI and the DWARF standard (section 6.4) define
+// it: find the function's entry by the search table of its module, run the instructions up to the program counter, and
+// read the caller's registers where they say.
 
 #include "interpose/shim/libc.h"
 

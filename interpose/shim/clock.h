@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
-// Time stamps for records: the time stamp counter where it runs at one rate through all states of the processor, else the
-// monotonic clock, at two to three times the price.
+// Time stamps for records: the time stamp counter where it runs at one rate through all states of the processor, else
+// the monotonic clock, at two to three times the price.
 
 #pragma once
 

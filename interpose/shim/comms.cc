@@ -127,7 +127,8 @@ uint32_t generation_of(uint64_t id, int32_t rank) {
   return generation;
 }
 
-// The device of the calling thread, by which two ranks on one device are known although NCCL makes no communicator of them.
+// The device of the calling thread, by which two ranks on one device are known although NCCL makes no communicator of
+// them.
 int32_t device_now() {
   const Driver* cuda = __atomic_load_n(&driver, __ATOMIC_ACQUIRE);
   int device = -1;
@@ -201,7 +202,8 @@ Comm* find_serial(uint32_t serial) {
 
 Comm* find_id(uint64_t id) {
   for (Comm& comm : comms)
-    if (comm.serial != 0 && comm.slot->id == id && is_living(comm.slot->state.load(std::memory_order_relaxed))) return &comm;
+    if (comm.serial != 0 && comm.slot->id == id && is_living(comm.slot->state.load(std::memory_order_relaxed)))
+      return &comm;
   return nullptr;
 }
 

@@ -3,8 +3,8 @@
 // Communicators: from NCCL's handle, which is reused, to an identity that is equal on all ranks and never reused.
 //
 // Making and ending communicators is rare and takes a lock; finding one is in every call and takes none: a table from
-// handle to communicator with one remembered answer a thread. NCCL itself is asked nothing while a communicator is in the
-// making, since it might block; rank and size come from the init call's own arguments.
+// handle to communicator with one remembered answer a thread. NCCL itself is asked nothing while a communicator is in
+// the making, since it might block; rank and size come from the init call's own arguments.
 
 #pragma once
 
@@ -46,10 +46,10 @@ class Hold {
   std::atomic<uint32_t>& word_;
 };
 
-// The lock of a communicator's numbers. Most communicators are called on by one thread for all their life: that thread says
-// that it is at the numbers by a plain store and looks whether somebody else has come. A second thread, when it comes for
-// the first time, says so, makes the kernel run a barrier on all processors (membarrier), waits until the first is done,
-// and from then on all take the lock. Where the kernel has no membarrier all take it always.
+// The lock of a communicator's numbers. Most communicators are called on by one thread for all their life: that thread
+// says that it is at the numbers by a plain store and looks whether somebody else has come. A second thread, when it
+// comes for the first time, says so, makes the kernel run a barrier on all processors (membarrier), waits until the
+// first is done, and from then on all take the lock. Where the kernel has no membarrier all take it always.
 inline bool own_numbers(Comm& comm) {
   if (__builtin_expect(comm.user.load(std::memory_order_relaxed) != &this_thread, 0)) return false;
   comm.busy.store(1, std::memory_order_relaxed);
@@ -85,7 +85,8 @@ __attribute__((always_inline)) inline void with_numbers(Comm& comm, Change chang
 }
 bool prepare_barriers();  // once, when recording starts
 
-// A counter that is only changed under a lock: readers outside see whole values, and changing it costs no locked instruction.
+// A counter that is only changed under a lock: readers outside see whole values, and changing it costs no locked
+// instruction.
 inline uint64_t add_to(std::atomic<uint64_t>& counter, uint64_t by) {
   const uint64_t old = counter.load(std::memory_order_relaxed);
   counter.store(old + by, std::memory_order_relaxed);

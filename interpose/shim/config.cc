@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
-// See config.h. A setting that cannot be read is said so once and its default taken: a job does not stop for its tracer.
+// See config.h. A setting that cannot be read is said so once and its default taken: a job does not stop for its
+// tracer.
 
 #include "interpose/shim/libc.h"
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 //
-// Several copies of libnccl in one process (a framework's own and a wheel's) are several libraries with state of their own:
-// a call must reach the copy its caller chose. Copy 0 is the one the loader finds by name; those that a client opened by
-// a path and asks for functions get a number, a table of true functions, and a set of hooks each.
+// Several copies of libnccl in one process (a framework's own and a wheel's) are several libraries with state of their
+// own: a call must reach the copy its caller chose. Copy 0 is the one the loader finds by name; those that a client
+// opened by a path and asks for functions get a number, a table of true functions, and a set of hooks each.
 
 #pragma once
 

@@ -38,7 +38,8 @@ Item* take_item() {
   const uint32_t start = hint.fetch_add(1, std::memory_order_relaxed);
   for (unsigned i = 0; i < kItems; i++) {
     Item& item = items[(start + i) % kItems];
-    if (item.taken.load(std::memory_order_relaxed) == 0 && item.taken.exchange(1, std::memory_order_acquire) == 0) return &item;
+    if (item.taken.load(std::memory_order_relaxed) == 0 && item.taken.exchange(1, std::memory_order_acquire) == 0)
+      return &item;
   }
   return nullptr;
 }
@@ -48,7 +49,8 @@ void take_digest(void* with) {
   Item& item = *static_cast<Item*>(with);
   if (recording() && item.epoch == recorder.epoch.load(std::memory_order_relaxed)) {
     const DigestJob& job = item.job;
-    const uint64_t address = item.output ? job.output : job.input, bytes = item.output ? job.output_bytes : job.input_bytes;
+    const uint64_t address = item.output ? job.output : job.input,
+                   bytes = item.output ? job.output_bytes : job.input_bytes;
     ThreadState& thread = known_thread();
     const uint16_t depth = thread.depth;
     thread.depth = kInRecorder;
@@ -81,7 +83,8 @@ bool host_can_read(uint64_t address, uint64_t bytes) {
   constexpr int kMemoryType = 2, kIsManaged = 8;  // CU_POINTER_ATTRIBUTE_*
   constexpr unsigned kDevice = 2;
   unsigned type = 0, managed = 0;
-  if (driver->pointer_attribute(&type, kMemoryType, address) != kCudaSuccess) return true;  // CUDA does not know it: malloc
+  if (driver->pointer_attribute(&type, kMemoryType, address) != kCudaSuccess)
+    return true;  // CUDA does not know it: malloc
   if (type != kDevice) return true;
   if (driver->pointer_attribute(&managed, kIsManaged, address) == kCudaSuccess && managed != 0) return true;
   return is_mapped(address, bytes);
@@ -90,7 +93,8 @@ bool host_can_read(uint64_t address, uint64_t bytes) {
 void put_into_stream(const DigestJob& job, bool output) {
   const uint64_t address = output ? job.output : job.input, bytes = output ? job.output_bytes : job.input_bytes;
   if (address == 0 || bytes == 0) return;
-  if (bytes > recorder.config.digest_bytes || !driver->launch_host || !host_can_read(address, bytes)) return count_dropped();
+  if (bytes > recorder.config.digest_bytes || !driver->launch_host || !host_can_read(address, bytes))
+    return count_dropped();
   Item* item = take_item();
   if (!item) return count_dropped();
   item->output = output;

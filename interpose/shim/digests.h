@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
 //
-// LOCKSTEP_DIGEST: what went into a collective and what came out of it, as 64 bits each, so that a rank whose result differs
-// from its peers' can be named. The bytes are right only at one moment, when the stream has reached the operation (input)
-// and when it has passed it (output), so they are read by host functions that are put into the stream in front of it and
-// behind it. Only memory that the host can read: what the driver calls device memory and the kernel will not read for us is
-// counted and left alone.
+// LOCKSTEP_DIGEST: what went into a collective and what came out of it, as 64 bits each, so that a rank whose result
+// differs from its peers' can be named. The bytes are right only at one moment, when the stream has reached the
+// operation (input) and when it has passed it (output), so they are read by host functions that are put into the stream
+// in front of it and behind it. Only memory that the host can read: what the driver calls device memory and the kernel
+// will not read for us is counted and left alone.
 
 #pragma once
 

@@ -3,14 +3,14 @@
 // Clients that look NCCL up by themselves (ctypes, cffi, the stubs of JAX and TensorFlow, vLLM) bypass every preloaded
 // function; what they all call is dlsym. So dlsym is stood in front of, too, with care:
 //
-// * It is hot: Python asks for a symbol with every extension and every ctypes function. A name that does not begin with "nc"
-//   or "cu" costs two compared bytes and a jump.
-// * The true dlsym looks at its return address: RTLD_NEXT and RTLD_DEFAULT mean "as seen from the caller". Whatever is not
-//   ours to answer is therefore handed on by a jump with registers and stack as they came, so that the caller stays the
-//   caller. That is what the assembly is for.
+// * It is hot: Python asks for a symbol with every extension and every ctypes function. A name that does not begin with
+//   "nc" or "cu" costs two compared bytes and a jump.
+// * The true dlsym looks at its return address: RTLD_NEXT and RTLD_DEFAULT mean "as seen from the caller". Whatever is
+//   not ours to answer is therefore handed on by a jump with registers and stack as they came, so that the caller stays
+//   the caller. That is what the assembly is for.
 // * A name we hook, asked for in a library's handle, gives our hook, bound to the very function that was found there.
-// * A name we hook, asked for in the global scope with nothing real behind our hook, is not there: a program that probes for
-//   NCCL or CUDA must not find us instead.
+// * A name we hook, asked for in the global scope with nothing real behind our hook, is not there: a program that
+//   probes for NCCL or CUDA must not find us instead.
 
 #include "interpose/shim/libc.h"
 
@@ -103,7 +103,8 @@ LockstepFound lockstep_dlsym(void* handle, const char* name, const void* caller)
   const Dlsym known = true_dlsym();
   if (!known) return {nullptr, 0};
   if (!name || handle == RTLD_NEXT || !may_be_ours(name)) return not_ours;
-  const lockstep::abi::FunctionInfo* function = strncmp(name, "nccl", 4) == 0 ? lockstep::abi::find_function(name + 4) : nullptr;
+  const lockstep::abi::FunctionInfo* function =
+      strncmp(name, "nccl", 4) == 0 ? lockstep::abi::find_function(name + 4) : nullptr;
   if (function && !function->hooked) function = nullptr;
   const int row = function ? -1 : host_row(name);
   if ((!function && row < 0) || inert()) return not_ours;

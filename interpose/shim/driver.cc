@@ -34,12 +34,14 @@ bool fill(void* library) {
   look_up(library, table.context_device, "cuCtxGetDevice");
   look_up(library, table.pointer_attribute, "cuPointerGetAttribute");
   if (!look_up(library, table.launch_host, "cuLaunchHostFunc"))
-    if (void* runtime = dlopen("libcudart.so.13", RTLD_NOLOAD | RTLD_LAZY)) look_up(runtime, table.launch_host, "cudaLaunchHostFunc");
+    if (void* runtime = dlopen("libcudart.so.13", RTLD_NOLOAD | RTLD_LAZY))
+      look_up(runtime, table.launch_host, "cudaLaunchHostFunc");
   return look_up(library, table.stream_is_capturing, "cuStreamIsCapturing") &&
          look_up(library, table.exchange_capture_mode, "cuThreadExchangeStreamCaptureMode") &&
-         look_up(library, table.context_get, "cuCtxGetCurrent") && look_up(library, table.context_set, "cuCtxSetCurrent") &&
-         look_up(library, table.event_create, "cuEventCreate") && look_up(library, table.event_record, "cuEventRecord") &&
-         look_up(library, table.event_query, "cuEventQuery");
+         look_up(library, table.context_get, "cuCtxGetCurrent") &&
+         look_up(library, table.context_set, "cuCtxSetCurrent") &&
+         look_up(library, table.event_create, "cuEventCreate") &&
+         look_up(library, table.event_record, "cuEventRecord") && look_up(library, table.event_query, "cuEventQuery");
 }
 
 }  // namespace

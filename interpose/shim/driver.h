@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 //
-// The few functions of the CUDA driver that the shim calls, looked up in the libcuda.so.1 that the job has loaded. The driver
-// and not the runtime, because a process may hold several runtimes (static copies among them) but only one driver. The shim
-// never loads a driver by itself, and never makes a context.
+// The few functions of the CUDA driver that the shim calls, looked up in the libcuda.so.1 that the job has loaded. The
+// driver and not the runtime, because a process may hold several runtimes (static copies among them) but only one
+// driver. The shim never loads a driver by itself, and never makes a context.
 
 #pragma once
 
@@ -27,7 +27,8 @@ struct Driver {
 
 inline constexpr int kCudaSuccess = 0, kCudaNotReady = 600;
 
-// Looks again when nothing was found so far. Called when a communicator is made, since CUDA may have been loaded until then.
+// Looks again when nothing was found so far. Called when a communicator is made, since CUDA may have been loaded until
+// then.
 void find_driver();
 
 extern const Driver* driver;  // nullptr = none

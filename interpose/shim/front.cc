@@ -68,7 +68,8 @@ void begin_front(FrontCall& call, abi::Fn fn, const CallArgs& args) {
   call.fn = fn;
   call.kind = abi::find_function(fn)->kind;
   // Init and teardown are lifecycle calls whose communicator the front end looks after itself.
-  if (call.kind == abi::FunctionKind::init || call.kind == abi::FunctionKind::teardown) call.kind = abi::FunctionKind::local;
+  if (call.kind == abi::FunctionKind::init || call.kind == abi::FunctionKind::teardown)
+    call.kind = abi::FunctionKind::local;
   call.args = args;
   begin_call(call.call, fn, call.kind, call.args);
 }

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT
 //
-// Other front ends than the hooks, for NCCL that is linked statically into the program: there is no symbol to stand in front
-// of, but NCCL itself tells tools of its calls, as NVTX ranges (nvtx.cc) and through its profiler plugin (profiler.cc). They
-// feed the same records. What they do not tell stays unknown: NVTX has bytes and no type, buffers or stream; the plugin
-// has no peer and no operator.
+// Other front ends than the hooks, for NCCL that is linked statically into the program: there is no symbol to stand in
+// front of, but NCCL itself tells tools of its calls, as NVTX ranges (nvtx.cc) and through its profiler plugin
+// (profiler.cc). They feed the same records. What they do not tell stays unknown: NVTX has bytes and no type, buffers
+// or stream; the plugin has no peer and no operator.
 //
-// Where the hooks see the calls these stay silent: by depth inside a hooked call, and for good once a hook has recorded.
+// Where the hooks see the calls these stay silent: by depth inside a hooked call, and for good once a hook has
+// recorded.
 
 #pragma once
 
@@ -31,8 +32,8 @@ struct FrontCall {
   Call call;
 };
 
-// What a thread has open in the front ends. Mapped when it is first needed, since thread-local memory is scarce for a library
-// that is loaded late, and unmapped when the thread ends.
+// What a thread has open in the front ends. Mapped when it is first needed, since thread-local memory is scarce for a
+// library that is loaded late, and unmapped when the thread ends.
 struct FrontState {
   static constexpr unsigned kMostRanges = 32;
   FrontCall plugin_call;    // of the profiler interface

@@ -82,8 +82,9 @@ int64_t milliseconds_since(uint64_t stamp) {
   const trace::ClockPair& first = status.first_clock;
   const trace::ClockPair& last = status.heartbeat.clock;  // written by this very thread a moment ago
   if (last.stamp <= stamp) return 0;
-  const double ns_per_tick =
-      last.stamp > first.stamp ? static_cast<double>(last.mono_ns - first.mono_ns) / static_cast<double>(last.stamp - first.stamp) : 0;
+  const double ns_per_tick = last.stamp > first.stamp ? static_cast<double>(last.mono_ns - first.mono_ns) /
+                                                            static_cast<double>(last.stamp - first.stamp)
+                                                      : 0;
   return static_cast<int64_t>(static_cast<double>(last.stamp - stamp) * ns_per_tick / 1e6);
 }
 
@@ -121,7 +122,8 @@ void describe(TextBuilder& out, uint64_t event) {
   if (!info) return;
   out << info->name;
   if (info->kind == abi::FunctionKind::collective && record.begin.seq != UINT64_MAX) out << " #" << record.begin.seq;
-  if (info->kind == abi::FunctionKind::p2p) out << (record.fn == static_cast<uint16_t>(abi::Fn::Send) ? " to " : " from ") << record.begin.peer;
+  if (info->kind == abi::FunctionKind::p2p)
+    out << (record.fn == static_cast<uint16_t>(abi::Fn::Send) ? " to " : " from ") << record.begin.peer;
   put_comm_name(out, record.begin.comm);
 }
 
@@ -236,7 +238,8 @@ void look_for_silence() {
 bool supervised() {
   const trace::Status& status = *recorder.trace.status;
   return recorder.config.supervisor > 0 &&
-         status.supervisor.state.load(std::memory_order_acquire) == static_cast<uint32_t>(trace::SupervisorState::watching) &&
+         status.supervisor.state.load(std::memory_order_acquire) ==
+             static_cast<uint32_t>(trace::SupervisorState::watching) &&
          kill(recorder.config.supervisor, 0) == 0;
 }
 

@@ -165,9 +165,10 @@ void* hook_for(abi::Fn fn, void* found) {
 
 }  // namespace lockstep::shim
 
-// The host side of NCCL's device API. Its structs change from version to version, but all its arguments are pointers: they
-// are handed on unseen. What its kernels do from here on no call will show.
-extern "C" __attribute__((visibility("default"))) int ncclDevCommCreate(ncclComm_t comm, const void* requirements, void* out) {
+// The host side of NCCL's device API. Its structs change from version to version, but all its arguments are pointers:
+// they are handed on unseen. What its kernels do from here on no call will show.
+extern "C" __attribute__((visibility("default"))) int ncclDevCommCreate(ncclComm_t comm, const void* requirements,
+                                                                        void* out) {
   using namespace lockstep::shim;
   using Function = int (*)(ncclComm_t, const void*, void*);
   const auto real = reinterpret_cast<Function>(find_named("ncclDevCommCreate"));
@@ -176,7 +177,8 @@ extern "C" __attribute__((visibility("default"))) int ncclDevCommCreate(ncclComm
   const int kept = errno;
   if (given == ncclSuccess && recording() && !passes_unrecorded() &&
       !called_by_nccl(__builtin_return_address(0)))
-    go_blind(find_comm(reinterpret_cast<uint64_t>(comm), known_thread()), lockstep::trace::kBlindDeviceApi, "ncclDevCommCreate");
+    go_blind(find_comm(reinterpret_cast<uint64_t>(comm), known_thread()), lockstep::trace::kBlindDeviceApi,
+             "ncclDevCommCreate");
   errno = kept;
   return given;
 }

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: MIT
 //
-// Hooks of the CUDA calls by which a host thread waits for streams, orders them, or launches graphs, made from the list in
-// host_functions.def. They record only while recording is on, that is from the first communicator on, and only what the
-// job itself calls: waits inside a hooked NCCL call, inside another hooked host call (the runtime calls the driver), or made
-// by NCCL's own code are passed on.
+// Hooks of the CUDA calls by which a host thread waits for streams, orders them, or launches graphs, made from the list
+// in host_functions.def. They record only while recording is on, that is from the first communicator on, and only what
+// the job itself calls: waits inside a hooked NCCL call, inside another hooked host call (the runtime calls the
+// driver), or made by NCCL's own code are passed on.
 //
-// A program may have no CUDA at all, and must not notice that these names exist now: with no real function behind it a hook
-// returns 3, which both the runtime and the driver read as "not initialised".
+// A program may have no CUDA at all, and must not notice that these names exist now: with no real function behind it a
+// hook returns 3, which both the runtime and the driver read as "not initialised".
 //
-// Calls of kind `order` come back at once and there are many of them: they have one record, the others a begin and an end.
+// Calls of kind `order` come back at once and there are many of them: they have one record, the others a begin and an
+// end.
 
 #include "interpose/shim/libc.h"
 
@@ -132,14 +133,15 @@ inline int run_host(const void* return_address, const HostArgs& args, Args... gi
 #define LOCKSTEP_TAKE_HOST(triple) \
   take_host<HostRole::LOCKSTEP_ARG_ROLE(triple)>(host_args, LOCKSTEP_ARG_NAME(triple));
 
-#define LOCKSTEP_HOST(id, kind, library, symbol, Name, ...)                                                     \
-  extern "C" __attribute__((visibility("default"))) int symbol LOCKSTEP_PARAMS(__VA_ARGS__) {                   \
-    using namespace lockstep::shim;                                                                             \
-    using Real = int(*) LOCKSTEP_PARAMS(__VA_ARGS__);                                                           \
-    HostArgs host_args;                                                                                         \
-    LOCKSTEP_EACH(LOCKSTEP_TAKE_HOST __VA_OPT__(, ) __VA_ARGS__)                                                \
-    return run_host<static_cast<unsigned>(lockstep::abi::HostRow::symbol), Real>(                               \
-        __builtin_return_address(0), host_args __VA_OPT__(, ) LOCKSTEP_LIST(LOCKSTEP_ARG_NAME __VA_OPT__(, ) __VA_ARGS__)); \
+#define LOCKSTEP_HOST(id, kind, library, symbol, Name, ...)                                    \
+  extern "C" __attribute__((visibility("default"))) int symbol LOCKSTEP_PARAMS(__VA_ARGS__) {  \
+    using namespace lockstep::shim;                                                            \
+    using Real = int(*) LOCKSTEP_PARAMS(__VA_ARGS__);                                          \
+    HostArgs host_args;                                                                        \
+    LOCKSTEP_EACH(LOCKSTEP_TAKE_HOST __VA_OPT__(, ) __VA_ARGS__)                               \
+    return run_host<static_cast<unsigned>(lockstep::abi::HostRow::symbol), Real>(              \
+        __builtin_return_address(0),                                                           \
+        host_args __VA_OPT__(, ) LOCKSTEP_LIST(LOCKSTEP_ARG_NAME __VA_OPT__(, ) __VA_ARGS__)); \
   }
 #include "interpose/abi/host_functions.def"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
-// Who this process is: on which host, of which job, which rank, started by whom, with which settings. For the header and
-// the environment text of a trace.
+// Who this process is: on which host, of which job, which rank, started by whom, with which settings. For the header
+// and the environment text of a trace.
 
 #pragma once
 

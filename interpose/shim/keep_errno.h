@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
-// A hook leaves errno as the job had it. The plain way of operation.h touches it nowhere itself; whatever that calls out of
-// line and may make a system call, ask the driver or unwind keeps it by one of these.
+// A hook leaves errno as the job had it. The plain way of operation.h touches it nowhere itself; whatever that calls
+// out of line and may make a system call, ask the driver or unwind keeps it by one of these.
 
 #pragma once
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 //
 // A preloaded library that the C library cannot satisfy stops every program before main, so the shim must run on the
-// oldest glibc that NCCL's users have: nothing newer than GLIBC_2.28. Where glibc 2.29 to 2.39 moved a function (most of
-// libdl and libpthread went into libc.so.6 in 2.34), its old version is asked for by name here. Included first by every
-// file of the shim; tests/interpose reads the versions of the built library.
+// oldest glibc that NCCL's users have: nothing newer than GLIBC_2.28. Where glibc 2.29 to 2.39 moved a function (most
+// of libdl and libpthread went into libc.so.6 in 2.34), its old version is asked for by name here. Included first by
+// every file of the shim; tests/interpose reads the versions of the built library.
 
 #pragma once
 

@@ -23,18 +23,20 @@ using abi::Fn;
 using abi::FunctionKind;
 using trace::CommState;
 
-// A field of a caller's struct is read only when the struct is long enough to have it: callers are older and newer than we.
+// A field of a caller's struct is read only when the struct is long enough to have it: callers are older and newer than
+// we.
 #define LOCKSTEP_HAS(config, field) \
   ((config)->size >= offsetof(ncclConfig_t, field) + sizeof((config)->field))
 
-// Where a field was put into what had been padding at the end, the size alone does not tell it from a caller that left garbage
-// there. So for these the caller's version counts as well.
+// Where a field was put into what had been padding at the end, the size alone does not tell it from a caller that left
+// garbage there. So for these the caller's version counts as well.
 #define LOCKSTEP_HAS_IN_PADDING(config, field, since)                                  \
   (LOCKSTEP_HAS(config, field) &&                                                      \
    ((config)->size > offsetof(ncclConfig_t, field) + sizeof((config)->field) || (config)->version >= (since)))
 
 const ncclConfig_t* usable(const ncclConfig_t* config) {
-  return config && config->size >= offsetof(ncclConfig_t, version) && config->magic == NCCL_API_MAGIC ? config : nullptr;
+  const bool has_magic = config && config->size >= offsetof(ncclConfig_t, version);
+  return has_magic && config->magic == NCCL_API_MAGIC ? config : nullptr;
 }
 
 const char* comm_name(const ncclConfig_t* config) {
@@ -172,8 +174,11 @@ uint32_t end_init(Call& call, Fn fn, const CallArgs& args, ncclResult_t result, 
   } else {
     // In a group the init happens at ncclGroupEnd. NCCL may have given out the handle already.
     if (handle && handle != call.old_handle) add_handle(*call.made, handle);
-    add_member(thread, {call.made, nullptr, nullptr, nullptr, reinterpret_cast<void**>(args.new_comm), call.begin + 1, 0,
-                        false, nullptr, false, {}});
+    GroupMember member = {};
+    member.comm = call.made;
+    member.new_handle = reinterpret_cast<void**>(args.new_comm);
+    member.event = call.begin + 1;
+    add_member(thread, member);
   }
   return call.made->serial;
 }
@@ -243,7 +248,8 @@ uint32_t end_lifecycle(Call& call, Fn fn, FunctionKind kind, const CallArgs& arg
   if (counting && is_collective_over_members(kind) && failed(result)) counting->slot->life_seq--;
   if (kind == FunctionKind::init) return end_init(call, fn, args, result, stamp, thread);
   if (kind == FunctionKind::teardown) end_teardown(call, fn, args, result, stamp);
-  if (fn == Fn::CommWindowRegister && !failed(result) && call.comm) go_blind(call.comm, trace::kBlindWindow, "ncclCommWindowRegister");
+  if (fn == Fn::CommWindowRegister && !failed(result) && call.comm)
+    go_blind(call.comm, trace::kBlindWindow, "ncclCommWindowRegister");
   return call.comm ? call.comm->serial : 0;
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
-// Marks: the one entry point a job may call, by way of lockstep.h. A mark is kept twice, as an event in the ring and as the
-// thread's latest in its slot, so that it outlives a wrapped ring.
+// Marks: the one entry point a job may call, by way of lockstep.h. A mark is kept twice, as an event in the ring and as
+// the thread's latest in its slot, so that it outlives a wrapped ring.
 
 #include "interpose/shim/libc.h"
 

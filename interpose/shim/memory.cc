@@ -22,7 +22,8 @@ size_t copy_own_memory(uint64_t address, void* to, size_t size) {
 }
 
 void Memory::take_stack(uint64_t sp) {
-  // A copy across the end of the stack stops at the last page that is there, but only whole requests are cut page by page.
+  // A copy across the end of the stack stops at the last page that is there, but only whole requests are cut page by
+  // page.
   set_stack(sp, 0);
   while (stack_size_ < kMostStack) {
     const uint64_t at = sp + stack_size_;

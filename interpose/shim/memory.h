@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
-// Reading memory of this very process that may vanish or change under us: another thread's stack, the tables of a library
-// that may be unloaded. The kernel copies (process_vm_readv), so a bad address is a refusal and never a fault.
+// Reading memory of this very process that may vanish or change under us: another thread's stack, the tables of a
+// library that may be unloaded. The kernel copies (process_vm_readv), so a bad address is a refusal and never a fault.
 //
 // A thread's stack is copied whole, once, and unwound from the copy; everything else comes through a few cached pages.
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
 //
-// NVTX: `NVTX_INJECTION64_PATH=/path/to/liblockstep.so`. NCCL pushes a range around each of its calls, in a domain "NCCL",
-// named like the function, with communicator, bytes and root, peer or operator as payload; programs push ranges of their
-// own, some of which become phases (LOCKSTEP_NVTX_PHASES).
+// NVTX: `NVTX_INJECTION64_PATH=/path/to/liblockstep.so`. NCCL pushes a range around each of its calls, in a domain
+// "NCCL", named like the function, with communicator, bytes and root, peer or operator as payload; programs push ranges
+// of their own, some of which become phases (LOCKSTEP_NVTX_PHASES).
 //
-// NVTX calls InitializeInjectionNvtx2 once, with a way to its tables of function pointers, of which we fill in those we want.
-// Numbers and layouts below are NVTX's published interface, version 3.
+// NVTX calls InitializeInjectionNvtx2 once, with a way to its tables of function pointers, of which we fill in those we
+// want. Numbers and layouts below are NVTX's published interface, version 3.
 
 #include "interpose/shim/libc.h"
 
@@ -44,7 +44,7 @@ struct PayloadData {  // nvtxPayloadData_t
   const void* bytes;
 };
 
-// --- names -------------------------------------------------------------------------------------------------------------------
+// --- names -----------------------------------------------------------------------------------------------------------
 
 struct Domain {
   bool nccl;
@@ -74,7 +74,7 @@ const char* name_of(const Attributes* attributes) {
   return static_cast<const char*>(attributes->message);
 }
 
-// --- NCCL's ranges -------------------------------------------------------------------------------------------------------------
+// --- NCCL's ranges ---------------------------------------------------------------------------------------------------
 
 // The payloads as NCCL fills them: the communicator's hash first, then bytes, then one or two small numbers.
 struct Operation {
@@ -94,7 +94,8 @@ struct Split {
 template <class T>
 bool read_payload(const Attributes* attributes, T& out) {
   memset(&out, 0, sizeof out);
-  if (attributes->payload_type != kExtendedPayload || attributes->payload_count < 1 || !attributes->payload) return false;
+  if (attributes->payload_type != kExtendedPayload || attributes->payload_count < 1 || !attributes->payload)
+    return false;
   const auto* data = reinterpret_cast<const PayloadData*>(attributes->payload);
   if (!data->bytes || data->size < sizeof(uint64_t) || data->size == SIZE_MAX) return false;
   memcpy(&out, data->bytes, data->size < sizeof out ? data->size : sizeof out);
@@ -127,7 +128,8 @@ void take_init(Fn fn, const Attributes* attributes, CallArgs& args) {
   Comm* comm = nullptr;
   if (fn == Fn::CommSplit) {
     Split split;
-    if (read_payload(attributes, split) && split.comm) comm = front_comm({split.comm, split.nranks, split.rank, split.device});
+    if (read_payload(attributes, split) && split.comm)
+      comm = front_comm({split.comm, split.nranks, split.rank, split.device});
   } else {
     Init init;
     if (read_payload(attributes, init) && init.comm)
@@ -171,12 +173,13 @@ int end_nccl() {
   end_front(state->range_call);
   if (comm && (fn == Fn::CommDestroy || fn == Fn::CommAbort)) {
     remove_handle(front_handle(*comm));
-    set_state(*comm, fn == Fn::CommDestroy ? trace::CommState::destroyed : trace::CommState::aborted, stamp_now(recorder.tsc));
+    set_state(*comm, fn == Fn::CommDestroy ? trace::CommState::destroyed : trace::CommState::aborted,
+              stamp_now(recorder.tsc));
   }
   return level;
 }
 
-// --- phases --------------------------------------------------------------------------------------------------------------------
+// --- phases ----------------------------------------------------------------------------------------------------------
 
 bool is_phase(const char* name) {
   const char* list = recorder.config.nvtx_phases;
@@ -214,7 +217,7 @@ int pop() {
   return static_cast<int>(level);
 }
 
-// --- what NVTX calls -------------------------------------------------------------------------------------------------------------
+// --- what NVTX calls -------------------------------------------------------------------------------------------------
 
 class KeepErrno {
  public:
@@ -259,7 +262,8 @@ constexpr int kCore = 1, kCore2 = 5;
 void fill_in(const Callbacks& callbacks, int module, unsigned number, void* function) {
   void*** table = nullptr;
   unsigned size = 0;
-  if (callbacks.module_functions(module, &table, &size) && table && number < size && table[number]) *table[number] = function;
+  if (callbacks.module_functions(module, &table, &size) && table && number < size && table[number])
+    *table[number] = function;
 }
 
 }  // namespace

@@ -2,11 +2,11 @@
 //
 // The hot path: recording an enqueued operation (a collective, a send, a receive). It is made twice from this one text.
 //
-// The plain way is inlined into each hook, where function and kind are constants, so that arguments stay in registers and
-// what the function does not have costs nothing; together with the two time stamps it is a few dozen nanoseconds. It is
-// for the call that training makes all the time (is_plain): outside a group, of more than nothing, on the communicator
-// that this thread used last. The long way is in calls.cc, once: for members of groups, for front ends, which learn the
-// function at run time, and for the first call of a thread on a communicator.
+// The plain way is inlined into each hook, where function and kind are constants, so that arguments stay in registers
+// and what the function does not have costs nothing; together with the two time stamps it is a few dozen nanoseconds.
+// It is for the call that training makes all the time (is_plain): outside a group, of more than nothing, on the
+// communicator that this thread used last. The long way is in calls.cc, once: for members of groups, for front ends,
+// which learn the function at run time, and for the first call of a thread on a communicator.
 //
 // What is rare (a second thread on the communicator, a group, a capture, digests, events) is called out of line and is
 // given values, never the address of the Call or its arguments: else the compiler would have to keep both in memory.
@@ -32,8 +32,7 @@ namespace lockstep::shim {
 
 constexpr bool failed(ncclResult_t result) { return result != ncclSuccess && result != ncclInProgress; }
 
-// --- out of line (operation.cc)
-// ------------------------------------------------------------------------------------------------
+// --- out of line (operation.cc) ------------------------------------------------------------------------------------
 
 struct StreamNotes {
   bool watchable;  // events may be recorded on it
@@ -51,8 +50,7 @@ LOCKSTEP_HOT bool is_plain(const ThreadState& thread, abi::FunctionKind kind, co
          thread.cached_comm && (kind != abi::FunctionKind::collective || args.count != 0);
 }
 
-// --- inline
-// ----------------------------------------------------------------------------------------------------------------------
+// --- inline --------------------------------------------------------------------------------------------------------
 
 inline std::atomic<uint64_t>* called_counter(const Comm& comm, abi::FunctionKind kind) {
   if (kind == abi::FunctionKind::collective) return &comm.slot->coll_called;
@@ -262,7 +260,8 @@ LOCKSTEP_HOT void end_operation(Call& call, ThreadState& thread, abi::Fn fn, abi
                    slot.p2p_returned.load(std::memory_order_relaxed));
   }
   trace::CallSummary* s = call.summary;
-  if (s && __builtin_expect(s->event.load(std::memory_order_relaxed) == call.begin + 1, 1)) {  // else lapped by other threads' calls
+  // Else it was lapped by other threads' calls.
+  if (s && __builtin_expect(s->event.load(std::memory_order_relaxed) == call.begin + 1, 1)) {
     if (__builtin_expect(failed(result), 0)) __atomic_fetch_or(&s->flags, trace::kGivenBack, __ATOMIC_RELAXED);
     s->returned.store(stamp, std::memory_order_release);
   }

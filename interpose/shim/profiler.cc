@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 //
-// NCCL's profiler plugin, versions 5 (NCCL 2.28) and 6 (2.29): `NCCL_PROFILER_PLUGIN=/path/to/liblockstep.so`. NCCL looks the
-// two structs below up by name and calls the functions in them. Of all its events we ask for those of API calls alone: they
-// come on the caller's thread, inside the call, and cost nothing on the GPU. Where the hooks see the calls already the plugin
-// asks for nothing.
+// NCCL's profiler plugin, versions 5 (NCCL 2.28) and 6 (2.29): `NCCL_PROFILER_PLUGIN=/path/to/liblockstep.so`. NCCL
+// looks the two structs below up by name and calls the functions in them. Of all its events we ask for those of API
+// calls alone: they come on the caller's thread, inside the call, and cost nothing on the GPU. Where the hooks see the
+// calls already the plugin asks for nothing.
 //
 // Layouts are NCCL's published plugin interface; both versions have the same fields as far as they are read here.
 

@@ -106,7 +106,8 @@ void* find_real(unsigned copy, abi::Fn fn) {
   name << "nccl" << abi::find_function(fn)->name;
   void* found = copy == 0 ? find_named(name.text()) : find_beside(copy, name.text());
   if (found) {
-    if (copy == 0 && nccl_code[0].start.load(std::memory_order_acquire) == 0) set_range(nccl_code[0], segment_of(found));
+    if (copy == 0 && nccl_code[0].start.load(std::memory_order_acquire) == 0)
+      set_range(nccl_code[0], segment_of(found));
     real_functions[copy][static_cast<unsigned>(fn)].store(found, std::memory_order_release);
   }
   errno = saved;
@@ -128,7 +129,8 @@ unsigned copy_of(void* function) {
   for (unsigned i = 1; copy == kCopies && i < kCopies; i++) {
     if (nccl_code[i].start.load(std::memory_order_relaxed) != 0) continue;
     Dl_info info;
-    if (dladdr(function, &info) && info.dli_fname) dlopen(info.dli_fname, RTLD_NOLOAD | RTLD_LAZY);  // never unmapped now
+    if (dladdr(function, &info) && info.dli_fname)
+      dlopen(info.dli_fname, RTLD_NOLOAD | RTLD_LAZY);  // never unmapped now
     real_functions[i][0].store(function, std::memory_order_relaxed);  // one that is always known: tells the library
     set_range(nccl_code[i], segment_of(function));
     nccl_copies.store(i + 1, std::memory_order_release);

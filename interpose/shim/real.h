@@ -2,9 +2,9 @@
 //
 // The true functions behind the hooks, and who is calling.
 //
-// A linked program finds the real library behind us with RTLD_NEXT. A Python extension loads it into a private scope, where
-// only asking for it by name without loading it (RTLD_NOLOAD) does. When neither finds it, a hook says so once and returns
-// an error: it never ends the job.
+// A linked program finds the real library behind us with RTLD_NEXT. A Python extension loads it into a private scope,
+// where only asking for it by name without loading it (RTLD_NOLOAD) does. When neither finds it, a hook says so once
+// and returns an error: it never ends the job.
 //
 // NCCL calls its own public functions (ncclBcast calls ncclBroadcast), some on threads of its own, and those calls come
 // back to us. They are passed on unrecorded: a call counts when it comes from outside.

@@ -33,8 +33,8 @@ constinit Recorder recorder = {};  // there before any code of the job runs
 
 namespace {
 
-// Like `mkdir -p`. An existing folder is fine; whether it can be written to shows when the file is made. Gives back why the
-// last one could not be made, or 0.
+// Like `mkdir -p`. An existing folder is fine; whether it can be written to shows when the file is made. Gives back why
+// the last one could not be made, or 0.
 int make_folders(char* path) {
   for (char* c = path + 1; *c; c++) {
     if (*c != '/') continue;

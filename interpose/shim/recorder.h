@@ -6,8 +6,8 @@
 //                                                             \-> off     (LOCKSTEP=0, or it failed; said once)
 //   fork: the child is idle again, without the parent's file, and starts its own only with a communicator of its own.
 //
-// Everything here is plain data that is there before any code runs: the library has no constructors, and leaks all of it at exit, because a
-// job may call NCCL from its own exit handlers.
+// Everything here is plain data that is there before any code runs: the library has no constructors, and leaks all of
+// it at exit, because a job may call NCCL from its own exit handlers.
 
 #pragma once
 
@@ -26,8 +26,8 @@ inline constexpr uint32_t kNotReady = UINT32_MAX;
 struct Recorder {
   std::atomic<Recording> state;
   std::atomic<uint32_t> epoch;   // counts forks this process descends from, so that what belongs to the parent is told
-  // What ThreadState::epoch is of threads that need nothing more before they record: while recording is on and a hook has
-  // recorded.
+  // What ThreadState::epoch is of threads that need nothing more before they record: while recording is on and a hook
+  // has recorded.
   std::atomic<uint32_t> ready{kNotReady};
   bool tsc;
   std::atomic<uint32_t> hooked;  // a hook has recorded a call: front ends stay silent

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
-// Every setting of the shim, once: `lockstep run --settings` prints this table, docs/shim.md shows it and a test compares,
-// config.cc reads it from the environment when recording starts.
+// Every setting of the shim, once: `lockstep run --settings` prints this table, docs/shim.md shows it and a test
+// compares, config.cc reads it from the environment when recording starts.
 
 #pragma once
 

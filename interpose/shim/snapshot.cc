@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 //
-// See snapshot.h. A thread that waits in the kernel is left alone: a signal would end many of the waits it may be in with
-// EINTR, SA_RESTART or not. Its program counter and stack pointer stand in /proc. Only a thread that runs is sent a signal,
-// whose handler does no more than copy its registers and its stack; one that does not answer in time, because it blocks
-// the signal or was stopped, is recorded with its state alone.
+// See snapshot.h. A thread that waits in the kernel is left alone: a signal would end many of the waits it may be in
+// with EINTR, SA_RESTART or not. Its program counter and stack pointer stand in /proc. Only a thread that runs is sent
+// a signal, whose handler does no more than copy its registers and its stack; one that does not answer in time, because
+// it blocks the signal or was stopped, is recorded with its state alone.
 
 #include "interpose/shim/libc.h"
 
@@ -60,7 +60,7 @@ bool read_blocked(uint32_t tid, Registers& out) {
   return true;
 }
 
-// --- running threads ---------------------------------------------------------------------------------------------------------
+// --- running threads -------------------------------------------------------------------------------------------------
 
 // One question at a time; an answer that comes too late finds another number and is dropped.
 struct Question {
@@ -153,7 +153,7 @@ bool ask_running(uint32_t tid, Registers& out) {
   return true;
 }
 
-// --- one thread ----------------------------------------------------------------------------------------------------------------
+// --- one thread ------------------------------------------------------------------------------------------------------
 
 void store(const Round& round, uint32_t tid, const TaskStat& stat, SnapshotSource source, const uint64_t* pcs,
            uint32_t depth) {

@@ -2,9 +2,9 @@
 //
 // Native stacks of calling threads, each kept once.
 //
-// libunwind does the walking: its unw_backtrace remembers frames per thread and costs 6 to 7 ns a frame when warm. It is
-// loaded by name into a private scope at the first communicator and never linked, because a preloaded library that NEEDs
-// libunwind makes every C++ exception of the job unwind by it. Without it there are calls but no stacks.
+// libunwind does the walking: its unw_backtrace remembers frames per thread and costs 6 to 7 ns a frame when warm. It
+// is loaded by name into a private scope at the first communicator and never linked, because a preloaded library that
+// NEEDs libunwind makes every C++ exception of the job unwind by it. Without it there are calls but no stacks.
 //
 // A stack is looked up by a hash over all of it. Looking at its top alone would be cheaper and wrong: a training loop
 // reaches the same call through many paths.

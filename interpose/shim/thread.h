@@ -31,8 +31,8 @@ struct GroupMember {
   DigestJob digest;
 };
 
-// A hooked call inside another is passed on unrecorded, but for NCCL called while the thread waits in a host call: a signal
-// handler that aborts a communicator does that.
+// A hooked call inside another is passed on unrecorded, but for NCCL called while the thread waits in a host call: a
+// signal handler that aborts a communicator does that.
 enum Depth : uint16_t { kOutside = 0, kInRecorder = 1, kInHostCall = 2 };
 
 struct ThreadState {

@@ -14,8 +14,8 @@ namespace {
 constexpr unsigned kMostGuesses = 8;
 constexpr uint64_t kMostFrameBytes = 1u << 20;
 
-// Does a call instruction end here? A direct one is e8 and four bytes; an indirect one ff with 2 in its middle three bits,
-// two to seven bytes long.
+// Does a call instruction end here? A direct one is e8 and four bytes; an indirect one ff with 2 in its middle three
+// bits, two to seven bytes long.
 bool after_call(Memory& memory, uint64_t pc) {
   uint8_t before[7];
   if (!memory.read(pc - sizeof before, before, sizeof before)) return false;

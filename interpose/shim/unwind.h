@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
-// Unwinding another thread of this process from outside of it, without stopping it, without locks, and without trusting a
-// single pointer. libunwind walks the caller's own stack and is right there; a stack that may change while it is read
+// Unwinding another thread of this process from outside of it, without stopping it, without locks, and without trusting
+// a single pointer. libunwind walks the caller's own stack and is right there; a stack that may change while it is read
 // needs a reader that expects that. So this reads the unwind tables (.eh_frame) through Memory and runs them itself.
 //
 // Of a thread that waits in the kernel only program counter and stack pointer are known. That carries through code

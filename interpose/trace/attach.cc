@@ -31,7 +31,8 @@ Result<Attachment> Attachment::open(const std::string& path) {
   const Failure failure = attach(*out.trace_, path.c_str());
   if (failure.what)
     return Error{path + ": could not " + failure.what + ": " +
-                 (failure.error == EPROTO ? "its format is not the one this lockstep writes" : strerror(failure.error))};
+                 (failure.error == EPROTO ? "its format is not the one this lockstep writes"
+                                          : strerror(failure.error))};
   return out;
 }
 
@@ -116,6 +117,8 @@ bool Attachment::add_module(const Module& module, uint64_t stamp) {
   return append(ArenaKind::module_, body, offsetof(ModuleBody, path), module.path.data(), module.path.size());
 }
 
-bool Attachment::add_text(std::string_view text) { return append(ArenaKind::text, nullptr, 0, text.data(), text.size()); }
+bool Attachment::add_text(std::string_view text) {
+  return append(ArenaKind::text, nullptr, 0, text.data(), text.size());
+}
 
 }  // namespace lockstep::trace

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
 //
-// Is the process of a trace alive? It holds a lock on its file for as long as it lives, and the kernel gives the lock back
-// however it ends. That holds across containers and, with a lock daemon, across hosts. /proc is the second witness, for
-// file systems that do not lock and for a process that has called exec, and is asked only about this very machine.
+// Is the process of a trace alive? It holds a lock on its file for as long as it lives, and the kernel gives the lock
+// back however it ends. That holds across containers and, with a lock daemon, across hosts. /proc is the second
+// witness, for file systems that do not lock and for a process that has called exec, and is asked only about this very
+// machine.
 
 #include <fcntl.h>
 #include <string.h>

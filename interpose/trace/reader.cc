@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
-// Reading a trace, as a table of contents: header, status, threads, communicators, arena, ring. Each part checks its own
-// extent against the file, so a file that was cut anywhere gives up what lies before the cut.
+// Reading a trace, as a table of contents: header, status, threads, communicators, arena, ring. Each part checks its
+// own extent against the file, so a file that was cut anywhere gives up what lies before the cut.
 
 #include "interpose/trace/reader.h"
 
@@ -44,8 +44,8 @@ bool copy_guarded(const InputFile& file, uint64_t offset, size_t lock_offset, Co
   return false;
 }
 
-// Calls use(offset, slot) for the slots of an area whose first word is not zero. Most are free and many are holes in the
-// file, so they are read a block at a time and holes not at all.
+// Calls use(offset, slot) for the slots of an area whose first word is not zero. Most are free and many are holes in
+// the file, so they are read a block at a time and holes not at all.
 template <class T, class Use>
 void each_used_slot(const InputFile& file, const Extent& extent, Use use) {
   constexpr uint64_t kBlock = 64u << 10;
@@ -93,7 +93,8 @@ Result<FileHeader> read_header(const InputFile& file, const std::string& path) {
                                    : "not a Lockstep trace: it does not begin with \"LSTRACE\"");
   if (got >= offsetof(FileHeader, byte_order) + 8 && header.byte_order == __builtin_bswap64(kByteOrderMark))
     return unusable(path, "written on a machine of the other byte order; read it on one like that");
-  if (got >= offsetof(FileHeader, header_size) && (header.version_major < kOldestMajor || header.version_major > kVersionMajor))
+  if (got >= offsetof(FileHeader, header_size) &&
+      (header.version_major < kOldestMajor || header.version_major > kVersionMajor))
     return unusable(path, "trace format " + std::to_string(header.version_major) + "." +
                               std::to_string(header.version_minor) + ", but this lockstep reads formats " +
                               std::to_string(kOldestMajor) + " to " + std::to_string(kVersionMajor) +
@@ -238,7 +239,9 @@ void add_recent(const CommSlot& first, const CommSlot& second, const Clock& cloc
 
 // What format 2 added. In an older file the same bytes are zero, which would say "none started".
 void add_since_2(const CommSlot& slot, const Clock& clock, CommInfo& comm) {
-  const auto known = [](uint64_t n) { return n == UINT64_MAX ? std::optional<uint64_t>() : std::optional<uint64_t>(n); };
+  const auto known = [](uint64_t n) {
+    return n == UINT64_MAX ? std::optional<uint64_t>() : std::optional<uint64_t>(n);
+  };
   comm.p2p_started = known(slot.p2p_started.load(std::memory_order_relaxed));
   comm.p2p_completed = known(slot.p2p_completed.load(std::memory_order_relaxed));
   comm.moved = clock.at(slot.moved_stamp.load(std::memory_order_relaxed));
@@ -251,7 +254,9 @@ void add_since_2(const CommSlot& slot, const Clock& clock, CommInfo& comm) {
 }
 
 CommInfo comm_of(const CommSlot& slot, const Clock& clock) {
-  const auto known = [](uint64_t n) { return n == UINT64_MAX ? std::optional<uint64_t>() : std::optional<uint64_t>(n); };
+  const auto known = [](uint64_t n) {
+    return n == UINT64_MAX ? std::optional<uint64_t>() : std::optional<uint64_t>(n);
+  };
   CommInfo comm;
   comm.serial = slot.serial.load(std::memory_order_relaxed);
   const uint32_t state = slot.state.load(std::memory_order_relaxed);

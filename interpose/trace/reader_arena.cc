@@ -3,8 +3,8 @@
 // The arena, from bytes back to modules, snapshots, symbols and texts. Stacks stay where they are and are looked up by
 // reference, since most are never asked for.
 //
-// A writer stores a record's size first and its state last. So a record in the making, or one whose writer was killed, is
-// stepped over by its size; only where even the size is missing is the next record found by looking for a committed
+// A writer stores a record's size first and its state last. So a record in the making, or one whose writer was killed,
+// is stepped over by its size; only where even the size is missing is the next record found by looking for a committed
 // header, eight bytes at a time.
 
 #include <algorithm>
@@ -68,7 +68,8 @@ bool add_module(const Piece& piece, TraceFile& out) {
   constexpr size_t kFixed = offsetof(ModuleBody, path);
   alignas(ModuleBody) unsigned char space[sizeof(ModuleBody)] = {};
   auto* body = reinterpret_cast<ModuleBody*>(space);
-  if (!take(piece, kFixed, body) || body->path_size > piece.body_size - kFixed || body->build_id_size > 32) return false;
+  if (!take(piece, kFixed, body) || body->path_size > piece.body_size - kFixed || body->build_id_size > 32)
+    return false;
   Module module{body->bias, body->start, body->end, "", chars(piece, kFixed, body->path_size)};
   for (uint32_t i = 0; i < body->build_id_size; i++) {
     constexpr char digits[] = "0123456789abcdef";

@@ -4,12 +4,13 @@
 //
 // A record is taken by what it says of itself (its sequence and its check), not by the slot it stands in: the number of
 // slots shrinks for good when a disk is full, after which a sequence lives in another slot than before. The newest
-// sequences, as many as there are slots, are the ring's window. What comes before it was overwritten, and a straggler from
-// there (of a writer that slept for a lap) is left out, so that each thread's calls have no gaps.
+// sequences, as many as there are slots, are the ring's window. What comes before it was overwritten, and a straggler
+// from there (of a writer that slept for a lap) is left out, so that each thread's calls have no gaps.
 //
-// Numbers are handed to threads in blocks, so many of them never become a record. One was torn when its slot says so (its
-// commit word is of this number, but busy, or the check does not fit), or when a later one of its block is there: a
-// thread fills its block in order. In files of format 1 numbers were handed out one by one, and each that is missing counts.
+// Numbers are handed to threads in blocks, so many of them never become a record. One was torn when its slot says so
+// (its commit word is of this number, but busy, or the check does not fit), or when a later one of its block is there:
+// a thread fills its block in order. In files of format 1 numbers were handed out one by one, and each that is missing
+// counts.
 
 #include <algorithm>
 #include <cstring>
@@ -33,7 +34,8 @@ bool complete(const Record& record, uint16_t version_major) {
   std::memcpy(word, reinterpret_cast<const char*>(&record) + offsetof(Record, stamp), sizeof word);
   if (version_major >= 2 && ends_in_place(record.kind)) {
     const uint64_t result = word[kRecordWords - 2], stamp = word[kRecordWords - 1];
-    const uint16_t check = end_check(commit - 1, stamp, static_cast<uint16_t>(result), static_cast<uint32_t>(result >> 32));
+    const uint16_t check =
+        end_check(commit - 1, stamp, static_cast<uint16_t>(result), static_cast<uint32_t>(result >> 32));
     if (stamp != 0 && static_cast<uint16_t>(result >> 16) != check) return false;
     word[kRecordWords - 2] = word[kRecordWords - 1] = 0;
   }
@@ -106,7 +108,8 @@ Call call_of(const Record& record, const Clock& clock, uint16_t version_major) {
   const bool makes_comm = function && function->kind == abi::FunctionKind::init;
   if (makes_comm && !abi::has_role(function->fn, abi::ArgRole::comm)) call.new_comm = begin.comm;
   if (version_major >= 2 && begin.end_stamp != 0)
-    set_end(call, clock.at(begin.end_stamp), static_cast<int16_t>(begin.end_result), static_cast<uint32_t>(begin.end_result >> 32));
+    set_end(call, clock.at(begin.end_stamp), static_cast<int16_t>(begin.end_result),
+            static_cast<uint32_t>(begin.end_result >> 32));
   return call;
 }
 
@@ -191,7 +194,8 @@ void give_back(std::vector<Call>& calls) {
 }
 
 // Torn numbers in the window, when they are handed out in blocks.
-uint64_t count_torn(const std::vector<Raw>& window, std::vector<uint64_t>& unfinished, uint64_t block, const TraceFile& out) {
+uint64_t count_torn(const std::vector<Raw>& window, std::vector<uint64_t>& unfinished, uint64_t block,
+                    const TraceFile& out) {
   std::vector<uint64_t> torn;
   for (uint64_t sequence : unfinished)
     if (sequence >= out.overwritten && sequence < out.events) torn.push_back(sequence);
@@ -238,7 +242,9 @@ void read_ring(const InputFile& file, const Extent& ring, const Clock& clock, co
   std::vector<uint64_t> unfinished;
   std::vector<Raw> found = collect(file, ring, out.header.version_major, unfinished);
   keep_window(found, unfinished, status, out);
-  const auto is_call = [](const Raw& raw) { return raw.record().kind == static_cast<uint16_t>(RecordKind::call_begin); };
+  const auto is_call = [](const Raw& raw) {
+    return raw.record().kind == static_cast<uint16_t>(RecordKind::call_begin);
+  };
   out.calls.reserve(static_cast<size_t>(std::count_if(found.begin(), found.end(), is_call)));
   for (const Raw& raw : found) {
     switch (static_cast<RecordKind>(raw.record().kind)) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 //
-// Finding room in a trace file: blocks of the ring, records of the arena, and growing both while calls write. Making files is in
-// writer_file.cc.
+// Finding room in a trace file: blocks of the ring, records of the arena, and growing both while calls write. Making
+// files is in writer_file.cc.
 
 #include "interpose/trace/writer.h"
 
@@ -25,7 +25,8 @@ int64_t now_ms() {
 
 uint64_t ring_offset(const Trace& trace) { return trace.header->areas[kRingArea].offset; }
 
-// One more segment. Called with `growing` held. False when the disk is full: the ring is then as long as it will ever be.
+// One more segment. Called with `growing` held. False when the disk is full: the ring is then as long as it will ever
+// be.
 bool add_segment(Trace& trace, bool touched) {
   Status& status = *trace.status;
   const uint64_t have = status.ring_allocated.load(std::memory_order_relaxed);
@@ -172,7 +173,8 @@ void find_block(Trace& trace, Cursor& cursor) {
     uint64_t first;
     if (!take_numbers(trace, first)) return write_nowhere(trace, cursor, first);
     const uint64_t slot = make_room(trace, first), block = slot / kBlockSlots;
-    if (slot == kNoBlock || (trace.full && slot != first)) return write_nowhere(trace, cursor, first);  // the disk is slow, or full
+    if (slot == kNoBlock || (trace.full && slot != first))
+      return write_nowhere(trace, cursor, first);  // the disk is slow, or full
     if (trace.owners[block].exchange(1, std::memory_order_acquire) == 0) {
       // Newer records may be there: of somebody who came by while we slept on the way here.
       const uint64_t found = trace.ring[slot].commit.load(std::memory_order_relaxed) & ~kBusy;

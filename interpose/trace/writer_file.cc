@@ -202,7 +202,8 @@ Failure attach(Trace& trace, const char* path) {
       return give_up(trace, nullptr, "recognise the layout of a trace file", EPROTO);
   const off_t size = lseek(trace.fd, 0, SEEK_END);
   trace.mapped_bytes = layout.areas[kRingArea].offset;
-  if (size < static_cast<off_t>(trace.mapped_bytes)) return give_up(trace, nullptr, "find the arena of a trace file", EPROTO);
+  if (size < static_cast<off_t>(trace.mapped_bytes))
+    return give_up(trace, nullptr, "find the arena of a trace file", EPROTO);
   void* base = mmap(nullptr, trace.mapped_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, trace.fd, 0);
   if (base == MAP_FAILED) return give_up(trace, nullptr, "map a trace file", errno);
   point_into(trace, static_cast<uint8_t*>(base));
