@@ -88,6 +88,8 @@ struct Act {
   int stream = 0;
   int event = 0;  // place in the common order
   bool faulty = false;
+
+  bool operator==(const Act&) const = default;
 };
 
 struct SimComm {
@@ -125,9 +127,10 @@ Schedule random_schedule(Random& random, bool lengthy = false);
   X(stays_away)                                                                                                      \
   X(leaves)                                                                                                          \
   X(dies)                                                                                                            \
-  X(init_fails)                                                              /* one rank ends, or never comes */     \
-      X(other_count) X(other_dtype) X(other_redop) X(other_root) X(other_op) /* one call differs */                  \
-      X(zero_count) X(skips) X(repeats) X(wrong_comm) X(swaps)               /* later calls are one off */           \
+  X(init_fails) /* one rank ends, or never comes */                                                                  \
+  X(other_count)                                                                                                     \
+  X(other_dtype) X(other_redop) X(other_root) X(other_op)      /* one call differs */                                \
+      X(zero_count) X(skips) X(repeats) X(wrong_comm) X(swaps) /* later calls are one off */                         \
       X(drops_message) X(extra_message) X(message_size) X(both_send_first) X(uneven_groups)         /* messages */   \
       X(never_completes) X(never_starts) X(held_by_device)                                          /* the device */ \
       X(inverts_with_waits) X(inverts_on_one_stream) X(inverts_harmlessly) X(crosses) X(wider_comm) /* circles */    \
@@ -148,6 +151,8 @@ struct Fault {
   FaultKind kind = FaultKind::none;
   int rank = -1;
   int event = -1;               // where in the common order
+  int comm = -1;                // on which
+  std::set<int> parties;        // whose calls must be on record for it to be seen that they differ
   std::set<int> may_blame;      // whom a verdict may name
   std::set<int> if_doubtful;    // whom it may name besides when it says that it is not certain
   std::vector<Kind> kinds;      // what it may be called, with all of `may_blame` named
@@ -178,13 +183,14 @@ struct Loss {
 };
 
 struct Execution {
-  double end = 0;                  // when nothing moved any more
-  std::vector<bool> finished;      // per rank: its program is over
-  std::vector<bool> reached;       // per event of the common order: some rank began it
-  std::vector<bool> waits;         // per rank: held in a call, a host wait, or with unfinished work at the cut
-  std::vector<double> last_moved;  // per rank: when its program last went on
-  bool planted = true;             // all that was to be planted in the records found its place
-  std::vector<Process> processes;  // what the traces hold
+  double end = 0;                      // when nothing moved any more
+  std::vector<bool> finished;          // per rank: its program is over
+  std::vector<std::set<int>> reached;  // per event of the common order: the ranks that began it
+  std::vector<bool> waits;             // per rank: held in a call, a host wait, or with unfinished work at the cut
+  std::vector<int> done_to;            // per rank: the first event of the common order that is not behind it
+  std::vector<double> last_moved;      // per rank: when its program last went on
+  bool planted = true;                 // all that was to be planted in the records found its place
+  std::vector<Process> processes;      // what the traces hold
 };
 
 // --- simulator_records.cc: what the traces hold

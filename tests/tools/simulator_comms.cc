@@ -35,7 +35,7 @@ void Machine::make_info(int rank, int index, CommState state) {
 bool Machine::fail_to_join(int rank, const Act& act) {
   const bool together = act.count > 0;
   if (!host(rank).open_call) {
-    reach(act.event);
+    reach(rank, act.event);
     make_info(rank, act.comm, CommState::initialising);
     record(rank, Fn::CommInitRank, nullptr).new_comm = file(rank).comms.back().serial;
     leave_open(rank);
@@ -52,7 +52,7 @@ bool Machine::fail_to_join(int rank, const Act& act) {
 bool Machine::join(int rank, const Act& act) {
   auto& joined = joined_[static_cast<size_t>(act.comm)];
   if (!host(rank).open_call) {
-    reach(act.event);
+    reach(rank, act.event);
     make_info(rank, act.comm, CommState::initialising);
     const CommInfo& made = file(rank).comms.back();
     const bool is_split = comm(act.comm).parent >= 0;

@@ -200,7 +200,7 @@ bool Machine::call(int rank, const Act& act) {
     come_back(rank);
     return true;
   }
-  reach(act.event);
+  reach(rank, act.event);
   Call& call = record(rank, act.fn, &act);
   CommInfo& at = info(rank, act.comm);
   Kernel kernel{act.comm, 0, &act, {}};
@@ -255,9 +255,19 @@ bool Machine::end_group(int rank) {
   return true;
 }
 
-void Machine::reach(int event) {
+void Machine::reach(int rank, int event) {
   if (out_.reached.size() <= static_cast<size_t>(event)) out_.reached.resize(static_cast<size_t>(event) + 1);
-  out_.reached[static_cast<size_t>(event)] = true;
+  out_.reached[static_cast<size_t>(event)].insert(rank);
+}
+
+// Where its host is, or the oldest work that is not done.
+int Machine::done_to(int rank) {
+  const Host& h = host(rank);
+  const std::vector<Act>& program = schedule_.programs[static_cast<size_t>(rank)];
+  int event = h.at < program.size() ? program[h.at].event : std::numeric_limits<int>::max();
+  for (const auto& [stream, queue] : h.streams)
+    for (const Kernel& kernel : queue) event = std::min(event, kernel.act->event);
+  return event;
 }
 
 void Machine::snapshot(int rank) {
@@ -290,6 +300,7 @@ void Machine::close(const Loss& loss, Ending ending) {
     TraceFile& at = file(rank);
     out_.waits[static_cast<size_t>(rank)] = !h.ended && !h.asleep && h.ready_at <= now_;
     out_.last_moved.push_back(h.moved_at);
+    out_.done_to.push_back(done_to(rank));
     for (CommInfo& each : at.comms) {
       each.coll_started = each.coll_started.value_or(0);
       each.coll_completed = each.coll_completed.value_or(0);

@@ -56,6 +56,7 @@ class Breaker {
     if (places.empty()) return nullptr;
     at_ = random_.pick(places);
     fault_.event = program()[at_].event;
+    fault_.comm = program()[program()[at_].what == Do::group_start ? at_ + 1 : at_].comm;
     return &program()[at_];
   }
   void insert(Act act, size_t at) {
@@ -142,6 +143,7 @@ class Breaker {
       fault_.kinds = {Kind::op_mismatch};
     }
     if (members(act->comm).size() > 2) fault_.may_blame = {fault_.rank};
+    fault_.parties = {members(act->comm).begin(), members(act->comm).end()};
     fault_.sharp = true;
     return true;
   }
@@ -203,6 +205,7 @@ class Breaker {
     if (kind == FaultKind::message_size) {
       act->count = random_.chance(0.5) ? act->count * 2 : act->count / 2;
       act->faulty = true;
+      fault_.parties = {fault_.rank, peer};
       fault_.kinds = {Kind::p2p_size_mismatch};
       fault_.sharp = true;
       return true;

@@ -117,7 +117,8 @@ class Machine {
   bool join(int rank, const Act& act);
   bool all_joined(int index) const;
   bool tear_down(int rank, const Act& act);
-  void reach(int event);
+  void reach(int rank, int event);
+  int done_to(int rank);
 
   bool step_stream(int rank, std::deque<Kernel>& queue);
   void start(int rank, Kernel& kernel);

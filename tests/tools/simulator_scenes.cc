@@ -21,16 +21,20 @@ class Scene {
   Scene(Random& random, Schedule& schedule) : random_(random), schedule_(schedule) {}
 
   std::optional<Fault> make(FaultKind kind) {
+    for (const std::vector<Act>& acts : schedule_.programs)
+      if (std::none_of(acts.begin(), acts.end(), makes_world)) return std::nullopt;  // it fails already
     fault_.kind = kind;
     odd_ = random_.below(schedule_.ranks);
     other_ = (odd_ + 1 + random_.below(schedule_.ranks - 1)) % schedule_.ranks;
     fault_.rank = odd_;
+    fault_.comm = kWorld;
     fault_.event = event_ = random_event();
     fault_.sharp = true;
     return apply(kind) ? std::optional<Fault>(fault_) : std::nullopt;
   }
 
  private:
+  static bool makes_world(const Act& act) { return act.what == Do::init && act.comm == kWorld; }
   std::vector<Act>& program(int rank) { return schedule_.programs[static_cast<size_t>(rank)]; }
   SimComm& comm(int index) { return schedule_.comms[static_cast<size_t>(index)]; }
   bool is_odd(int rank) const { return rank == odd_; }
@@ -212,8 +216,7 @@ class Scene {
   // The making of world fails on these, and nothing follows.
   void fail_init(int rank, int error, bool together, Act then) {
     std::vector<Act>& acts = program(rank);
-    const auto is_init = [](const Act& act) { return act.what == Do::init && act.comm == kWorld; };
-    const auto at = std::find_if(acts.begin(), acts.end(), is_init);
+    const auto at = std::find_if(acts.begin(), acts.end(), makes_world);
     acts.erase(at + 1, acts.end());
     at->what = Do::init_fails;
     at->peer = error;

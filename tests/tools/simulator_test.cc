@@ -3,8 +3,6 @@
 // The judge on thousands of jobs whose truth is known. Never a wrong name, whatever was lost; what could be found is
 // found. `simulator_test --seed N` style reruns: LOCKSTEP_SIM_SEED=N prints one job and its verdict.
 
-#include "tests/tools/simulator.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -12,6 +10,7 @@
 #include <cstdlib>
 #include <map>
 
+#include "tests/tools/simulator_case.h"
 #include "tools/explain/explain.h"
 #include "tools/job/agreed.h"
 #include "tools/judge/rules.h"
@@ -19,72 +18,6 @@
 
 namespace lockstep::test {
 namespace {
-
-struct Case {
-  uint64_t seed = 0;
-  Schedule schedule;
-  std::vector<Fault> faults;
-  Loss loss;
-  bool whole = true;  // nothing was lost by chance
-  bool to_the_end = true, threads = false;
-  Ending ending = Ending::looked_at;
-  double cut = 0;
-};
-
-Loss random_loss(Random& random, int ranks) {
-  Loss loss;
-  if (random.chance(0.5)) return loss;
-  loss.snapshots = random.chance(0.3);
-  loss.device_states = random.chance(0.5);
-  if (random.chance(0.3)) loss.ring = static_cast<size_t>(1 + random.below(40));
-  if (ranks > 2 && random.chance(0.2)) loss.no_trace.insert(random.below(ranks));
-  return loss;
-}
-
-// None, one or two; two in one place, or one that only works alone beside another, hide one another.
-void add_faults(Random& random, Case& made) {
-  const Schedule whole = made.schedule;
-  const int faults = random.chance(0.15) ? 2 : 1;
-  for (int i = 0; i < faults; i++) {
-    const FaultKind kind = random.pick(all_faults());
-    if (kind == FaultKind::none) continue;
-    std::optional<Fault> fault = inject(random, kind, made.schedule);
-    const bool apart = fault && (made.faults.empty() ||
-                                 (made.faults[0].event != fault->event && !fault->alone && !made.faults[0].alone));
-    if (apart) {
-      made.faults.push_back(std::move(*fault));
-    } else {
-      made.schedule = whole;
-      made.faults.clear();
-    }
-  }
-}
-
-Case make_case(uint64_t seed, bool lengthy = false) {
-  Random random(seed);
-  Case made;
-  made.seed = seed;
-  made.schedule = random_schedule(random, lengthy);
-  add_faults(random, made);
-  made.loss = random_loss(random, made.schedule.ranks);
-  made.whole = !made.loss.any();
-  made.to_the_end = random.chance(0.7);
-  if (random.chance(0.15)) made.ending = Ending::stopped;
-  const double end = execute(made.schedule, seed, std::numeric_limits<double>::infinity(), {}).end;
-  made.cut = made.to_the_end ? end + kSimThreshold * random.real(1.1, 3) : random.real(0, end * 1.2);
-  if (made.to_the_end && random.chance(0.2)) made.ending = Ending::torn_down;
-  bool may_be_threads = true;
-  for (const Fault& fault : made.faults) {
-    if (fault.kind == FaultKind::dies || fault.kind == FaultKind::leaves || fault.alone) may_be_threads = false;
-    if (fault.kind == FaultKind::no_trace) made.loss.no_trace = {fault.rank};
-    if (fault.looked_at == 0) continue;
-    made.cut = end + kSimThreshold * fault.looked_at;
-    made.ending = Ending::looked_at;
-    made.to_the_end = true;
-  }
-  made.threads = random.chance(0.15) && may_be_threads;
-  return made;
-}
 
 struct Outcome {
   std::string wrong;       // a sentence, when somebody was blamed who may not be
@@ -94,57 +27,6 @@ struct Outcome {
   Kind kind = Kind::idle;  // of the finding that is right
   std::string verdict;
 };
-
-std::string names(const std::set<int>& ranks) {
-  std::string text;
-  for (const int rank : ranks) text += (text.empty() ? "" : ",") + std::to_string(rank);
-  return text.empty() ? "nobody" : text;
-}
-
-std::set<int> blamed(const Run& run, const Finding& finding) {
-  std::set<int> ranks(finding.traceless.begin(), finding.traceless.end());
-  for (const size_t rank : finding.culprits) ranks.insert(run.ranks[rank].number);
-  return ranks;
-}
-
-bool is_mismatch(Kind kind) {
-  return kind == Kind::op_mismatch || kind == Kind::count_mismatch || kind == Kind::dtype_mismatch ||
-         kind == Kind::redop_mismatch || kind == Kind::root_mismatch || kind == Kind::p2p_size_mismatch;
-}
-
-// Somebody other than those to blame has been held for the whole threshold, or for as long as is said.
-bool somebody_waits(const Case& of, const Execution& ran, const std::set<int>& except,
-                    double at_least = kSimThreshold) {
-  for (int rank = 0; rank < of.schedule.ranks; rank++)
-    if (ran.waits[static_cast<size_t>(rank)] && !except.count(rank) &&
-        of.cut - ran.last_moved[static_cast<size_t>(rank)] >= at_least)
-      return true;
-  return false;
-}
-
-// For a person who reruns one seed.
-void print_job(const Case& of, const Execution& ran) {
-  for (const Process& process : ran.processes) {
-    const trace::TraceFile& file = process.file;
-    std::printf("rank %d: end %d/%d, waits %d\n", file.header.env_rank, static_cast<int>(file.exit_kind),
-                file.exit_code, static_cast<int>(ran.waits[static_cast<size_t>(file.header.env_rank)]));
-    for (const trace::CommInfo& comm : file.comms)
-      std::printf("  comm %u %s rank %d of %d, state %d: called %llu started %lld completed %lld\n", comm.serial,
-                  comm.name.c_str(), comm.rank, comm.nranks, static_cast<int>(comm.state),
-                  static_cast<unsigned long long>(comm.coll_called),
-                  comm.coll_started ? static_cast<long long>(*comm.coll_started) : -1,
-                  comm.coll_completed ? static_cast<long long>(*comm.coll_completed) : -1);
-    for (const trace::Call& call : file.calls)
-      std::printf("  %llu %s comm %u seq %lld count %llu peer %d stream %llu group %u at %.3f%s\n",
-                  static_cast<unsigned long long>(call.event), op_name(call).c_str(), call.comm,
-                  static_cast<long long>(call.seq), static_cast<unsigned long long>(call.count), call.peer,
-                  static_cast<unsigned long long>(call.stream), call.group,
-                  static_cast<double>(call.called.wall_ns - 1'800'000'000'000'000'000LL) / 1e9,
-                  call.returned ? "" : " OPEN");
-    if (!file.symbols.empty()) std::printf("  sits in %s\n", file.symbols.back().function.c_str());
-  }
-  std::printf("cut at %.3f\n", of.cut);
-}
 
 // The whole verdict, as JSON.
 constexpr uint64_t kKept = 2;  // rows; few, so that much is left out
@@ -179,53 +61,6 @@ size_t leave_out_agreed(std::vector<Process>& processes) {
   return before - after;
 }
 
-// Does the finding say what was done, and by whom?
-bool is_right(const Run& run, const Fault& fault, const Finding& finding) {
-  const auto is_one_of = [&](const std::vector<Kind>& kinds) {
-    return std::find(kinds.begin(), kinds.end(), finding.kind) != kinds.end();
-  };
-  std::set<int> named = blamed(run, finding), shown = named;
-  for (const size_t rank : finding.victims) shown.insert(run.ranks[rank].number);
-  for (const auto& [rank, call] : finding.actual) shown.insert(run.ranks[rank].number);
-  if (!std::includes(shown.begin(), shown.end(), fault.shown.begin(), fault.shown.end())) return false;
-  if (fault.beside) return is_one_of(fault.kinds);
-  if (is_one_of(fault.blameless) && named.empty()) return true;
-  if (!is_one_of(fault.kinds)) return false;
-  if (!fault.shifts) return named == fault.may_blame;
-  for (const std::set<int>* allowed : {&fault.may_blame, &fault.if_doubtful})
-    for (const int rank : *allowed) named.erase(rank);
-  return named.empty();
-}
-
-// What the verdict may not say: the first such sentence.
-std::string wrong_words(const Case& of, const Execution& ran, const Run& run, const Finding& finding) {
-  std::set<int> may, doubtful;
-  bool beside = false;
-  for (const Fault& fault : of.faults) {
-    may.insert(fault.may_blame.begin(), fault.may_blame.end());
-    doubtful.insert(fault.if_doubtful.begin(), fault.if_doubtful.end());
-    beside = beside || fault.beside;
-  }
-  const std::string name = kind_name(finding.kind);
-  if (of.faults.empty() && finding.severity == Severity::warning && finding.kind != Kind::missing_trace)
-    return "no fault, and yet a warning: " + finding.summary;
-  if (finding.kind == Kind::straggler && !of.loss.any())
-    for (const auto& [rank, call] : finding.actual)
-      if (ran.waits[static_cast<size_t>(run.ranks[rank].number)] && !may.count(run.ranks[rank].number))
-        return "called late, but waits itself: " + finding.summary;
-  if (finding.severity != Severity::error || finding.kind == Kind::missing_trace) return "";
-  std::set<int> wrong = blamed(run, finding);
-  for (const int rank : may) wrong.erase(rank);
-  if (finding.confidence != Confidence::certain)
-    for (const int rank : doubtful) wrong.erase(rank);
-  if (!wrong.empty())
-    return name + " blames " + names(wrong) + ", at most " + names(may) + " did anything: " + finding.summary;
-  const bool harmless = beside && may.empty();
-  if ((of.faults.empty() || harmless) && of.whole)
-    return "nothing holds it up, and yet " + name + ": " + finding.summary;
-  return "";
-}
-
 // Has the rank made no call for the whole threshold?
 bool is_lost(const Execution& ran, int rank) {
   return std::any_of(ran.processes.begin(), ran.processes.end(), [&](const Process& process) {
@@ -241,7 +76,7 @@ bool must_show(const Case& of, const Execution& ran, const std::set<int>& may) {
   const Fault& fault = of.faults.front();
   if (!fault.sharp && !fault.shifts) return false;
   const bool reached = fault.event >= 0 && static_cast<size_t>(fault.event) < ran.reached.size() &&
-                       ran.reached[static_cast<size_t>(fault.event)];
+                       !ran.reached[static_cast<size_t>(fault.event)].empty();
   if (fault.kind == FaultKind::late)
     return somebody_waits(of, ran, may, kSimThreshold / 10) && !is_lost(ran, fault.rank);
   if (fault.shows) return of.ending == Ending::looked_at;
@@ -274,7 +109,7 @@ Outcome play(const Case& of) {
   const Fault& fault = of.faults.front();
   for (const Finding& finding : diagnosis.findings) {
     if (&finding != &diagnosis.findings.front() && !fault.beside) break;
-    if (!is_right(run, fault, finding)) continue;
+    if (!is_right(run, fault, finding, of.faults)) continue;
     outcome.exact = true;
     outcome.kind = finding.kind;
   }
@@ -284,14 +119,6 @@ Outcome play(const Case& of) {
 struct Score {
   int jobs = 0, acted = 0, exact = 0, wrong = 0, whole = 0, whole_exact = 0, silent = 0;
 };
-
-std::string faults_of(const Case& of) {
-  std::string text;
-  for (const Fault& fault : of.faults)
-    text += std::string(text.empty() ? "" : " + ") + fault_name(fault.kind) + " of rank " + std::to_string(fault.rank) +
-            " at event " + std::to_string(fault.event);
-  return text.empty() ? "no fault" : text;
-}
 
 std::set<Kind> play_seeds(uint64_t first, uint64_t count) {
   std::map<std::string, Score> scores;

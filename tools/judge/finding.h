@@ -82,6 +82,7 @@ struct Finding {
   Confidence confidence = Confidence::certain;
   std::vector<std::string> doubts;  // why not certain, one clause each
   bool may_hang = true;             // calls that differ: can what follows be held up by it?
+  bool begun = true;                // calls that differ: is nothing stuck in front of them?
   bool hangs = false;               // somebody waits for ever because of it
 
   std::vector<size_t> culprits, victims;  // indices into Run::ranks

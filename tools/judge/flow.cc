@@ -170,17 +170,20 @@ void Flow::block_message(const EdgeKey& edge, uint64_t number) {
   drain();
 }
 
+EdgeKey edge_of(const Table& table, const Finding& mismatch) {
+  EdgeKey edge{*mismatch.comm};
+  for (const Member& member : table.comms[edge.comm].members) {
+    if (member.rank == mismatch.message->rank) edge.from = member.comm_rank;
+    if (mismatch.message->peer && member.rank == *mismatch.message->peer) edge.to = member.comm_rank;
+  }
+  return edge;
+}
+
 void Flow::block(const Finding& mismatch) {
-  if (!mismatch.comm || mismatch.severity != Severity::error) return;
+  if (!mismatch.comm || mismatch.severity != Severity::error || !mismatch.begun) return;
   if (mismatch.seq) return block_row(*mismatch.comm, *mismatch.seq);
   if (!mismatch.message || !mismatch.message->peer || !mismatch.may_hang) return;
-  const Message& message = *mismatch.message;
-  int from = -1, to = -1;
-  for (const Member& member : evidence_.table.comms[*mismatch.comm].members) {
-    if (member.rank == message.rank) from = member.comm_rank;
-    if (member.rank == *message.peer) to = member.comm_rank;
-  }
-  block_message({*mismatch.comm, from, to}, message.number);
+  block_message(edge_of(evidence_.table, mismatch), mismatch.message->number);
 }
 
 void Flow::block_row(size_t comm, uint64_t seq) {
@@ -205,6 +208,20 @@ bool Flow::is_clear_before(size_t rank, size_t comm, uint64_t seq) const {
     if (found != ops.end()) return found == ops.begin();
   }
   return false;
+}
+
+bool Flow::is_behind_row(const EdgeKey& edge, uint64_t number) const {
+  const auto found = layout_->messages.find(edge);
+  if (found == layout_->messages.end()) return false;
+  const auto halves = found->second.find(number);
+  if (halves == found->second.end()) return false;
+  const auto is_open_row = [&](const Op& op) {
+    return !op.message && evidence_.table.comms[op.comm].members[op.member].info->coll_completed;
+  };
+  return std::any_of(halves->second.begin(), halves->second.end(), [&](const Place& place) {
+    const Stream& ops = layout_->streams[place.rank][place.stream];
+    return std::any_of(ops.begin(), ops.begin() + static_cast<std::ptrdiff_t>(place.at), is_open_row);
+  });
 }
 
 bool Flow::all_completed(size_t rank) const {

@@ -30,6 +30,7 @@ struct EdgeKey {
   }
 };
 EdgeKey edge_of(size_t comm, const Member& member, const trace::Call& call);
+EdgeKey edge_of(const Table& table, const Finding& mismatch);  // of two sizes of one message
 
 // The numbers of a member's messages, on the edges of its communicator: as recorded, else counted.
 std::vector<uint64_t> edge_numbers(const Member& member);
@@ -40,12 +41,14 @@ class Flow {
 
   void block(const Wait& wait);               // all that can go on only when this wait ends
   void block_row(size_t comm, uint64_t seq);  // this collective never completes
-  void block(const Finding& mismatch);        // what calls that differ may hold up
+  void block(const Finding& mismatch);        // what calls that differ may hold up, once their turn has come
   void block_message(const EdgeKey& edge, uint64_t number);
   bool holds(size_t rank) const;  // is something of the rank's stuck?
   bool holds_row(size_t comm, uint64_t seq) const;
   // Is something on the rank's streams in front of this collective that is stuck, or not known to have completed?
   bool is_clear_before(size_t rank, size_t comm, uint64_t seq) const;
+  // Is a collective that is known not to have completed in front of this message, at either end?
+  bool is_behind_row(const EdgeKey& edge, uint64_t number) const;
   // Has everything the rank launched completed, as far as is known? False when it is not known.
   bool all_completed(size_t rank) const;
   // Per stream of a rank what is first in line, in order. Where it is not known what has completed, the newest.

@@ -132,6 +132,12 @@ Verdict verdict_of(const std::vector<Finding>& findings) {
   return is_mismatch(root.kind) || root.kind == Kind::result_divergence ? Verdict::mismatch : Verdict::unknown;
 }
 
+std::vector<Finding> errors_of(std::vector<Finding> findings) {
+  const auto is_mild = [](const Finding& finding) { return finding.severity != Severity::error; };
+  findings.erase(std::remove_if(findings.begin(), findings.end(), is_mild), findings.end());
+  return findings;
+}
+
 void drop_stalled(std::vector<Finding>& findings) {
   findings.erase(std::remove_if(findings.begin(), findings.end(),
                                 [](const Finding& finding) { return finding.kind == Kind::stalled_together; }),
@@ -255,9 +261,10 @@ Diagnosis judge(const Run& run, const Table& table, const JudgeOptions& options,
   diagnosis.threshold_ns = evidence.threshold_ns;
 
   std::vector<Finding> findings = find_mismatches(evidence);
+  note_turns(evidence, findings);
   std::set<size_t> explained;
   for (const Finding& mismatch : findings)
-    if (mismatch.seq) explained.insert(*mismatch.comm);
+    if (mismatch.seq && mismatch.begun) explained.insert(*mismatch.comm);
 
   const std::vector<Wait> waits = find_waits(evidence, findings);
   const auto take = [&](std::vector<Finding> more) {
@@ -274,6 +281,7 @@ Diagnosis judge(const Run& run, const Table& table, const JudgeOptions& options,
   }
   if (findings.empty()) take(find_errors(evidence));
   if (findings.empty()) take(find_quiet(evidence, waits));
+  if (std::all_of(findings.begin(), findings.end(), holds_nobody_up)) take(errors_of(find_quiet(evidence, waits)));
   take(find_divergence(evidence));
   take(find_setup(evidence));
   take(find_orders(evidence, findings));

@@ -47,6 +47,11 @@ void describe_edge(const Evidence& evidence, const Wait& wait, Finding& finding)
   finding.op = sends ? "Send" : "Recv";
   finding.message = Message{waiter->rank, std::nullopt, sends, wait.seq};
   if (!wait.absent.empty()) finding.message->peer = wait.absent.front();
+  if (wait.answered) {
+    finding.detail = fmt::format("the {} is number {} in that direction (from 0); its {} was called, and not done",
+                                 sends ? "send" : "receive", wait.seq, sends ? "receive" : "send");
+    return;
+  }
   finding.detail = fmt::format("the {} is number {} in that direction (from 0) and has no {} at the other end",
                                sends ? "send" : "receive", wait.seq, sends ? "receive" : "send");
 }
@@ -86,7 +91,7 @@ void weigh(const Evidence& evidence, const Wait& wait, Finding& finding) {
     doubt(Confidence::likely, "no more ranks made this call than stayed away, so the odd one may be who made it");
   if (!wait.candidates.empty())
     doubt(Confidence::likely, "the traces do not say who was to join this communicator; all others are held up");
-  if (wait.what == Wait::What::p2p && finding.kind != Kind::died)
+  if (wait.what == Wait::What::p2p && !wait.answered && finding.kind != Kind::died)
     doubt(Confidence::likely, "one end has made more messages than the other: too few here, or too many there");
   for (const size_t rank : finding.culprits) {
     const trace::TraceFile& file = evidence.file(rank);
@@ -286,6 +291,7 @@ std::vector<Finding> findings_for(const Graph& graph, const Cause& cause, const 
 
 // What follows from calls that differ: waits behind that row or message, and ranks stuck in it.
 void charge(const Graph& graph, const Downstream& below, Finding& mismatch) {
+  if (!mismatch.begun) return;
   for (size_t rank = 0; mismatch.message && rank < graph.stances.size(); rank++) {
     if (!below.holds(rank) || !is_stuck(graph.evidence, rank)) continue;
     mismatch.hangs = true;

@@ -69,9 +69,15 @@ bool had_waited(const Evidence& evidence, const std::vector<Wait>& waits, size_t
          });
 }
 
-bool is_named(const std::vector<Finding>& found, size_t rank) {
+bool tells_of_calls(const Finding& finding) {
+  return finding.seq && finding.expected && !finding.actual.empty() && finding.actual.begin()->second;
+}
+
+// That its call was another one says nothing of why it was killed.
+bool is_named(const Evidence& evidence, const std::vector<Finding>& found, size_t rank) {
   return std::any_of(found.begin(), found.end(), [&](const Finding& finding) {
-    return std::find(finding.culprits.begin(), finding.culprits.end(), rank) != finding.culprits.end();
+    return !(tells_of_calls(finding) && is_struck(evidence.life(rank))) &&
+           std::find(finding.culprits.begin(), finding.culprits.end(), rank) != finding.culprits.end();
   });
 }
 
@@ -105,6 +111,13 @@ bool hosts_differ(const Evidence& evidence, const std::vector<size_t>& dead) {
   });
 }
 
+// An error that is known already is the first cause of deaths that came after it. But calls that differ make nobody
+// kill a rank before somebody has waited for long.
+bool may_bring_about(const Finding& finding, const Life& life) {
+  return finding.severity == Severity::error && finding.hangs && finding.since.wall_ns <= life.when.wall_ns &&
+         !(tells_of_calls(finding) && is_struck(life));
+}
+
 void name_last_call(const Evidence& evidence, Finding& finding) {
   if (finding.culprits.empty()) return;
   for (size_t index = 0; index < evidence.table.comms.size(); index++)
@@ -133,10 +146,9 @@ std::vector<Finding> find_deaths(const Evidence& evidence, const std::vector<Wai
     return is_struck(evidence.life(rank)) && ended(rank) - ended(dead.front()) < kHeadStart;
   });
   if (struck != dead.end()) std::rotate(dead.begin(), struck, struck + 1);
-  // An error that is known already is the first cause of deaths that came after it.
   const bool known_before =
       others_had_waited(evidence, dead.front()) || std::any_of(found.begin(), found.end(), [&](const Finding& finding) {
-        return finding.severity == Severity::error && finding.hangs && finding.since.wall_ns <= ended(dead.front());
+        return may_bring_about(finding, evidence.life(dead.front()));
       });
 
   Finding finding;
@@ -145,7 +157,7 @@ std::vector<Finding> find_deaths(const Evidence& evidence, const std::vector<Wai
   const bool alike = all_alike(evidence, dead);
   for (const size_t rank : dead) {
     const bool first = rank == dead.front() && !known_before && !was_asked_after_another(evidence, rank);
-    if (!alike && !is_named(found, rank) && (first || is_crash(evidence.life(rank)))) {
+    if (!alike && !is_named(evidence, found, rank) && (first || is_crash(evidence.life(rank)))) {
       finding.culprits.push_back(rank);
       finding.actual[rank] = std::nullopt;
     } else {

@@ -305,7 +305,37 @@ std::optional<Finding> unequal_message(const Evidence&, const Comm& comm, size_t
   return finding;
 }
 
+// Has a member launched the row, waited for long, and never started it?
+bool is_ahead_of_device(const Evidence& evidence, const Comm& comm, uint64_t seq) {
+  return std::any_of(comm.members.begin(), comm.members.end(), [&](const Member& member) {
+    const std::optional<uint64_t>& started = member.info->coll_started;
+    return member.launched > seq && started && *started <= seq && evidence.life(member.rank).end != End::clean &&
+           evidence.quiet(member.rank) >= evidence.threshold_ns;
+  });
+}
+
+bool passes_zero(const Finding& mismatch) {
+  const auto is_zero = [](const auto& actual) { return actual.second && actual.second->count == 0; };
+  return (mismatch.expected && mismatch.expected->count == 0) ||
+         std::any_of(mismatch.actual.begin(), mismatch.actual.end(), is_zero);
+}
+
 }  // namespace
+
+void note_turns(const Evidence& evidence, std::vector<Finding>& mismatches) {
+  if (mismatches.empty()) return;
+  const Flow flow(evidence);
+  for (Finding& mismatch : mismatches) {
+    if (passes_zero(mismatch)) continue;  // it is never launched
+    mismatch.begun = mismatch.seq ? !is_ahead_of_device(evidence, evidence.table.comms[*mismatch.comm], *mismatch.seq)
+                                  : !flow.is_behind_row(edge_of(evidence.table, mismatch), mismatch.message->number);
+  }
+}
+
+bool holds_nobody_up(const Finding& finding) {
+  if (finding.kind == Kind::p2p_size_mismatch) return !finding.hangs && (!finding.may_hang || !finding.begun);
+  return !finding.begun;
+}
 
 std::vector<Finding> find_mismatches(const Evidence& evidence) {
   std::vector<Finding> findings;

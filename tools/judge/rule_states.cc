@@ -138,8 +138,9 @@ std::vector<Finding> find_device_states(const Evidence& evidence, const std::vec
   Flow flow(evidence);
   // Where somebody is missing, or a circle of waits is known, that is what the rest comes down to.
   const bool nobody_known = std::all_of(found.begin(), found.end(), [](const Finding& finding) {
-    return finding.culprits.empty() && finding.traceless.empty() &&
-           (finding.kind == Kind::stalled_together || finding.kind == Kind::init_incomplete);
+    return holds_nobody_up(finding) ||
+           (finding.culprits.empty() && finding.traceless.empty() &&
+            (finding.kind == Kind::stalled_together || finding.kind == Kind::init_incomplete));
   });
   if (nobody_known)
     if (std::optional<Finding> inverted = find_stuck_orders(evidence, flow)) return {std::move(*inverted)};

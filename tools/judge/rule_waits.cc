@@ -156,6 +156,7 @@ std::vector<Wait> find_waits(const Evidence& evidence, const std::vector<Finding
     p2p_waits(evidence, index, waits);
   }
   for (Wait& wait : waits) reckon_with_progress(evidence, wait);
+  if (!waits.empty() || !mismatches.empty()) add_started_by_all(evidence, mismatches, waits);
   if (!waits.empty()) add_stuck_behind(evidence, mismatches, waits);
   return waits;
 }

@@ -51,6 +51,7 @@ struct Wait {
   size_t comm = 0;                     // index into Table::comms; for a split the parent
   uint64_t seq = 0;                    // row, split number, or edge number
   int edge_from = -1, edge_to = -1;    // of a message: ranks of the communicator
+  bool answered = false;               // of a message: the other end made its half, and ended before it was done
   std::vector<size_t> waiting;         // ranks that began it
   std::vector<size_t> absent;          // ranks that did not, with a trace
   std::vector<size_t> candidates;      // when it is not certain who is absent: ranks that may be
@@ -72,6 +73,10 @@ Departure departure_of(const Evidence& evidence, const Wait& wait, size_t rank);
 // --- rule_mismatch.cc ---
 // The first row of each communicator whose calls differ, and calls with count 0 where others pass n.
 std::vector<Finding> find_mismatches(const Evidence& evidence);
+// Whose turn has never come, on all of the streams: what is stuck in front of them is not their doing.
+void note_turns(const Evidence& evidence, std::vector<Finding>& mismatches);
+// Calls that differ and nothing comes of it: a message that is cut, or what waits itself for its turn.
+bool holds_nobody_up(const Finding& finding);
 
 // --- rule_waits.cc ---
 // Everything that some ranks have begun and others have not, however young; and, behind those, what holds ranks up

@@ -29,6 +29,8 @@ std::optional<Wait> split_wait(const Evidence& evidence, size_t index);
 void p2p_waits(const Evidence& evidence, size_t index, std::vector<Wait>& waits);
 
 // --- waits_stuck.cc ---
+// Collectives that all have started and none completes. Where nothing else is known they are left to rule_quiet.cc.
+void add_started_by_all(const Evidence& evidence, const std::vector<Finding>& mismatches, std::vector<Wait>& waits);
 void add_stuck_behind(const Evidence& evidence, const std::vector<Finding>& mismatches, std::vector<Wait>& waits);
 
 }  // namespace lockstep

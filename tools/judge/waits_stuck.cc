@@ -48,7 +48,48 @@ Wait held_in(const Evidence& evidence, const Newest& newest, std::vector<size_t>
   return wait;
 }
 
+// Has anybody ended, or been stopped, who is in it? Then it is known why it does not get on.
+bool lacks_nobody(const Evidence& evidence, const Wait& wait) {
+  return std::all_of(wait.waiting.begin(), wait.waiting.end(), [&](size_t rank) {
+    return evidence.stopped(rank) == Stopped::no && evidence.life(rank).end != End::clean &&
+           !departure_of(evidence, wait, rank).final;
+  });
+}
+
+// The first row that no member has completed although all have started it: nothing of NCCL's is in front of it.
+std::optional<Wait> started_by_all(const Evidence& evidence, size_t index) {
+  const Comm& comm = evidence.table.comms[index];
+  uint64_t row = 0, started = UINT64_MAX;
+  for (const Member& member : comm.members) {
+    if (!member.info->coll_started || !member.info->coll_completed) return std::nullopt;
+    row = std::max(row, *member.info->coll_completed);
+    started = std::min(started, *member.info->coll_started);
+  }
+  if (!comm.complete() || row >= started) return std::nullopt;
+  Wait wait;
+  wait.comm = index;
+  wait.seq = row;
+  for (const Member& member : comm.members) {
+    trace::Time since;
+    const int64_t age = std::min(waited(evidence, member, row, &since), evidence.quiet(member.rank));
+    wait.waiting.push_back(member.rank);
+    if (age > wait.age_ns) wait.age_ns = age, wait.since = since;
+  }
+  if (wait.age_ns < evidence.threshold_ns || !lacks_nobody(evidence, wait)) return std::nullopt;
+  return wait;
+}
+
 }  // namespace
+
+void add_started_by_all(const Evidence& evidence, const std::vector<Finding>& mismatches, std::vector<Wait>& waits) {
+  for (size_t index = 0; index < evidence.table.comms.size(); index++) {
+    std::optional<Wait> wait = started_by_all(evidence, index);
+    const auto explains = [&](const Finding& mismatch) {
+      return mismatch.seq && mismatch.comm == index && *mismatch.seq <= wait->seq;
+    };
+    if (wait && std::none_of(mismatches.begin(), mismatches.end(), explains)) waits.push_back(std::move(*wait));
+  }
+}
 
 // A rank that others wait for may itself be stuck in a call nobody with a trace is missing from: a collective that all
 // members made, or a message that has its other half. It is held up there, by what nobody can see, and not free to be
