@@ -7,6 +7,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "tests/train/run/harness.h"
 #include "verify/dump/folder.h"
 
@@ -113,6 +115,35 @@ TEST(LayoutsMore, OtherModelsToo) {
       EXPECT_EQ(compare(alone, train(base + model + " " + layout), 1e-12).difference, "") << model << " " << layout;
     }
   }
+}
+
+// Tensors of step 1 that are zero in every element.
+int zero_gradients(const Trained& trained) {
+  const auto folder = lockstep::dump::open_folder(*trained.dump);
+  const auto step = lockstep::dump::open_step(*folder, 1);
+  int zero = 0;
+  for (const auto& [name, shards] : step->tensors) {
+    if (name.rfind("grad/", 0) != 0) continue;
+    const auto& stored = *shards.front().stored;
+    std::vector<double> values(static_cast<size_t>(stored.elements()));
+    lockstep::dump::to_double(stored.dtype, stored.data, values.size(), values.data());
+    zero += std::all_of(values.begin(), values.end(), [](double x) { return x == 0; });
+  }
+  return zero;
+}
+
+// Sixteen tokens for eight experts, one each: in a step some experts, in most ranks' micro-batches many, are not used.
+TEST(LayoutsMore, ParametersThatAStepDoesNotUse) {
+  const std::string base =
+      "--layers 2 --heads 2 --width 16 --seq 4 --global-batch 4 --steps 3 --lr 0.01 --eps 1e-4 --dtype fp64 "
+      "--dropout 0.1 --clip 0.5 --mask-fraction 0.3 --experts 8 --top-k 1 ";
+  const Trained alone = train(base);
+  EXPECT_GT(zero_gradients(alone), 3);
+  for (const char* layout :
+       {"--dp 2 --bucket-mb 0.004", "--dp 2 --zero 1", "--dp 2 --zero 2 --accum 2", "--dp 4 --zero 3 --prefetch both",
+        "--dp 2 --fsdp full --wrap layer --accum 2", "--dp 2 --fsdp grad-op --wrap size:2000",
+        "--dp 4 --fsdp hybrid --wrap none", "--dp 2 --fsdp full --accum 2 --no-sync"})
+    EXPECT_EQ(compare(alone, train(base + layout), 1e-12).difference, "") << layout;
 }
 
 TEST(LayoutsMore, Bf16WithMasterWeightsFollowsFp32) {
