@@ -66,7 +66,6 @@ void check_model(Options& o) {
   if (o.positions == "rotary") multiple("(width / heads) % 2 (rotary positions turn pairs)", o.width / o.heads, 2);
   multiple("heads % tp", o.heads, s.tp);
   if (o.kv_heads % s.tp != 0) multiple("tp % kv-heads (or kv-heads % tp)", s.tp, o.kv_heads);
-  multiple("(4 x width) % tp", 4 * o.width, s.tp);
   if (o.layers % (s.pp * o.virtual_stages) != 0)
     refuse("layers % (pp x virtual-stages) = ", o.layers, " % (", s.pp, " x ", o.virtual_stages, ") is not 0");
   if (s.cp > 1) {

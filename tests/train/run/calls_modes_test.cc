@@ -42,6 +42,22 @@ TEST(CallsOfModes, TensorAndSequenceParallel) {
     }
 }
 
+TEST(CallsOfModes, KeyValueHeadsSplitOrShared) {
+  for (const int64_t keys : {2, 1}) {
+    Work w = work({.tp = 4});
+    w.config.kv_heads = keys;
+    w.sequence = keys == 1;
+    expect_calls(w);
+    w = work({.cp = 2, .tp = 2});
+    w.config.kv_heads = keys;
+    expect_calls(w);
+  }
+  Work w = work({.cp = 2, .tp = 1});
+  w.config.kv_heads = 2;
+  w.context = "ulysses";
+  expect_calls(w);
+}
+
 TEST(CallsOfModes, ContextParallel) {
   for (const int cp : {2, 4})
     for (const char* way : {"ring", "allgather", "ulysses"}) {

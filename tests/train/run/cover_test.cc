@@ -149,9 +149,8 @@ const Trained& one_rank(const std::string& line) {
   return trained;
 }
 
-void expect_equal(const Choice& c) {
-  SCOPED_TRACE(line_of(c));
-  const std::string& kind = kAnswers[model][static_cast<size_t>(c[model])];
+void expect_equal(const std::string& kind, const std::string& layout) {
+  SCOPED_TRACE(kind + ' ' + layout);
   const bool experts = kind.find("--experts") != std::string::npos;
   struct Precision {
     const char* dtype;
@@ -160,7 +159,7 @@ void expect_equal(const Choice& c) {
   for (const auto& [dtype, tolerance, early] : {Precision{"fp64", 1e-12, 0}, Precision{"fp32", 1e-5, 1e-4}}) {
     const std::string base = kBase + "--dtype " + dtype + (experts ? " --dump-act transformer.h.*.mlp.router " : " ");
     const Trained& alone = one_rank(base + kind + ' ');
-    const Trained spread = train(base + line_of(c));
+    const Trained spread = train(base + kind + ' ' + layout);
     if (experts) {
       const auto chosen = routing(alone);
       EXPECT_EQ(chosen.size(), 5u * 4u);
@@ -168,6 +167,28 @@ void expect_equal(const Choice& c) {
     }
     EXPECT_EQ(compare(alone, spread, tolerance, early).difference, "") << dtype;
   }
+}
+void expect_equal(const Choice& c) {
+  Choice layout = c;
+  layout[model] = 0;
+  expect_equal(kAnswers[model][static_cast<size_t>(c[model])], line_of(layout));
+}
+
+// Tied and untied, key/value heads split and shared, experts where they go.
+TEST(Cover, EveryModeAloneAtTwoAndFourRanks) {
+  const std::string tied, untied = kAnswers[model][1], experts = kAnswers[model][2], capacity = kAnswers[model][3];
+  for (const std::string& ranks : {std::string("2 "), std::string("4 ")}) {
+    for (const std::string& kind : {tied, untied}) {
+      for (const char* more : {"", "--sp "}) expect_equal(kind, "--tp " + ranks + more);
+      for (const char* way : {"ring ", "allgather ", "ulysses "})
+        if (kind == tied || ranks == "2 " || way != std::string("ulysses "))
+          expect_equal(kind, "--cp " + ranks + "--cp-algo " + way);
+      for (const char* schedule : {"gpipe ", "1f1b ", "zero-bubble ", "zero-bubble-2 "})
+        expect_equal(kind, "--pp " + ranks + "--accum 4 --schedule " + schedule);
+    }
+    for (const std::string& kind : {experts, capacity}) expect_equal(kind, "--dp " + ranks + "--ep " + ranks);
+  }
+  expect_equal(tied, "--pp 2 --accum 4 --schedule interleaved --virtual-stages 2 ");
 }
 
 // In parts, so that each is done in good time.

@@ -82,6 +82,12 @@ void add_tensor(const Here& h, Calls& calls) {
     total.elements += h.parameters(partial, &count);
     total.calls += count;
   }
+  // Ranks that share key/value heads sum their rows of c_attn's weight and bias once a step.
+  if (const int64_t keys = h.work.config.key_value_heads(); keys < t) {
+    const int64_t rows = 2 * h.work.config.head_width();
+    calls[{"kv", "AllReduce", kFloat}].add(h.layers, rows * h.width);
+    calls[{"kv", "AllReduce", kFloat}].add(h.layers, rows);
+  }
   // Cross entropy: largest logit, target's logit, sum of exponentials.
   if (h.last) calls[{"tp", "AllReduce", kFloat}].add(h.m * 3, h.tokens);
 }
@@ -92,18 +98,22 @@ void add_all_to_all(Calls& calls, const std::string& comm, int64_t times, int64_
   for (const char* here : {"Send to itself", "Recv from itself"}) calls[{comm, here, kFloat}].add(times, each);
 }
 
-// A rank's keys and values of a layer, or what it has of queries: split over tp by heads.
+// What a rank has of queries, or of keys or values: split over tp by heads, or shared.
 void add_context(const Here& h, Calls& calls) {
   const int c = h.shape.cp;
   if (c == 1) return;
-  const int64_t part = h.activations() / h.shape.tp, pair = 2 * part, times = h.m * h.layers;
+  const Config& config = h.work.config;
+  const int64_t queries = h.activations() / h.shape.tp, times = h.m * h.layers,
+                keys = h.tokens * std::max<int64_t>(config.key_value_heads() / h.shape.tp, 1) * config.head_width(),
+                pair = 2 * keys;
   if (h.work.context == "ring") {  // c - 1 forward, c - 1 and c backward
     for (const char* function : {"Send", "Recv"}) calls[{"cp", function, kFloat}].add(times * (3 * c - 2), pair);
   } else if (h.work.context == "allgather") {
     calls[{"cp", "AllGather", kFloat}].add(times * 2, pair);
     calls[{"cp", "ReduceScatter", kFloat}].add(times, pair);
   } else {
-    add_all_to_all(calls, "cp", times * 8, part / c, c);
+    add_all_to_all(calls, "cp", times * 4, queries / c, c);
+    add_all_to_all(calls, "cp", times * 4, keys / c, c);
   }
 }
 
@@ -177,6 +187,7 @@ Words Work::words() const {
   };
   add("--layers", config.layers);
   add("--heads", config.heads);
+  add("--kv-heads", config.key_value_heads());
   add("--width", config.width);
   add("--seq", config.seq);
   add("--micro-batch", sequences);

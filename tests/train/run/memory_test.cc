@@ -15,18 +15,27 @@ namespace {
 
 const std::string kModel = "--layers 4 --heads 4 --width 64 --seq 32 --micro-batch 1 --steps 2 --dropout 0.1 ";
 
-double parameters(const std::string& word = "") {
+Config model_of_test() {
   Config config;
   config.layers = config.heads = 4;
   config.width = 64;
   config.seq = 32;
+  return config;
+}
+
+// Of one rank: the first of its groups, and there those with one of these words in their names.
+double parameters_of(const Config& config, int tp, int ep, const std::vector<std::string>& words = {""}) {
+  Groups groups;
+  groups.tp = Comm(nullptr, 0, tp, "", {});
+  groups.ep = Comm(nullptr, 0, ep, "", {});
   double count = 0;
-  const Groups alone;
-  const Parameters all(config, alone);
+  const Parameters all(config, groups);
   for (const auto& p : all.all())
-    if (p->name.find(word) != std::string::npos) count += static_cast<double>(p->count);
+    for (const std::string& word : words)
+      if (p->name.find(word) != std::string::npos) count += static_cast<double>(p->count);
   return count;
 }
+double parameters(const std::string& word = "") { return parameters_of(model_of_test(), 1, 1, {word}); }
 
 const double P = parameters(), B = parameters("h.0."), R = P - 4 * B, wte = parameters("wte"),
              mlp = parameters("h.0.mlp") + parameters("h.0.ln_2");
@@ -87,6 +96,28 @@ TEST(MemoryOfModes, WithoutSynchronisation) {
   expect_memory("--dp 4 --fsdp hybrid --accum 2 --no-sync", {4 * P / 2, whole, 8 * P / 2, 4 * (R + 2 * B)});
   expect_memory("--dp 2 --zero 3 --accum 3 --no-sync", {4 * P / 2, whole, 8 * P / 2, 4 * (R + 2 * mlp)});
   expect_memory("--dp 4 --zero 2 --accum 2 --no-sync", {4 * P, whole, 8 * P / 4, 0});
+}
+
+// Rank 0's, which is of the first stage.
+TEST(MemoryOfModes, ModesThatSplitTheModelHaveTheirPart) {
+  Config config = model_of_test();
+  const auto whole = [&](double p) { return Bytes{4 * p, 4 * p, 8 * p, 0}; };
+  expect_memory("--tp 2", whole(parameters_of(config, 2, 1)));
+  expect_memory("--tp 4 --sp", whole(parameters_of(config, 4, 1)));
+  expect_memory("--cp 4", whole(P));
+  // The gradient of a tied table is summed between the ends in memory of its own.
+  const auto stage = [&](int tp, const std::vector<std::string>& layers, double shards) {
+    std::vector<std::string> words = layers;
+    words.insert(words.end(), {"wte", "wpe"});
+    const double p = parameters_of(config, tp, 1, words), table = parameters_of(config, tp, 1, {"wte"});
+    return Bytes{4 * p, 4 * (p + table), 8 * p / shards, 0};
+  };
+  expect_memory("--pp 2", stage(1, {"h.0.", "h.1."}, 1));
+  expect_memory("--pp 4 --tp 2", stage(2, {"h.0."}, 1));
+  expect_memory("--pp 2 --tp 2 --dp 2 --zero 1", stage(2, {"h.0.", "h.1."}, 2));
+  config.experts = 4;
+  expect_memory("--dp 4 --experts 4 --ep 2", whole(parameters_of(config, 1, 2)));
+  expect_memory("--dp 2 --experts 4 --ep 2", whole(parameters_of(config, 1, 2)));
 }
 
 }  // namespace

@@ -119,5 +119,27 @@ TEST(Mesh, TextNamesEveryRankAndGroup) {
   EXPECT_NE(text.find("dp     [0 2] [1 3]"), std::string::npos) << text;
 }
 
+// Experts: a second grid of the same ranks. A group's ranks have different tokens; those of edp have the same experts.
+TEST(Mesh, TextNamesTheGridOfExperts) {
+  EXPECT_EQ(Mesh({.dp = 2, .pp = 2, .cp = 1, .tp = 2, .ep = 2}).text(),
+            "8 ranks = dp 2 x pp 2 x cp 1 x tp 2, order tp-cp-dp-pp; experts: ep 2 x edp 2 in each of 2 stages\n\n"
+            "rank  dp  pp  cp  tp   ep edp\n"
+            "   0   0   0   0   0    0   0\n"
+            "   1   0   0   0   1    1   0\n"
+            "   2   1   0   0   0    0   1\n"
+            "   3   1   0   0   1    1   1\n"
+            "   4   0   1   0   0    0   0\n"
+            "   5   0   1   0   1    1   0\n"
+            "   6   1   1   0   0    0   1\n"
+            "   7   1   1   0   1    1   1\n\n"
+            "tp     [0 1] [2 3] [4 5] [6 7]\n"
+            "cp     [0] [1] [2] [3] [4] [5] [6] [7]\n"
+            "dp     [0 2] [1 3] [4 6] [5 7]\n"
+            "dp-cp  [0 2] [1 3] [4 6] [5 7]\n"
+            "pp     [0 4] [1 5] [2 6] [3 7]\n"
+            "ep     [0 1] [2 3] [4 5] [6 7]\n"
+            "edp    [0 2] [1 3] [4 6] [5 7]\n");
+}
+
 }  // namespace
 }  // namespace train

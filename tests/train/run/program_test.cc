@@ -320,6 +320,32 @@ TEST(TrainProgram, HelpAndMesh) {
   const Outcome mesh = run_program({LOCKSTEP_TRAIN, "--print-mesh", "--dp", "2", "--tp", "2"}, kPatience);
   EXPECT_EQ(mesh.status, 0);
   EXPECT_NE(mesh.out.find("4 ranks = dp 2 x pp 1 x cp 1 x tp 2"), std::string::npos) << mesh.out;
+  const Outcome experts = run_program(
+      {LOCKSTEP_TRAIN, "--print-mesh", "--dp", "2", "--tp", "2", "--sp", "--experts", "8", "--ep", "4"}, kPatience);
+  EXPECT_EQ(experts.status, 0) << experts.err;
+  EXPECT_NE(experts.out.find("experts: ep 4 x edp 1 in each of 1 stages"), std::string::npos) << experts.out;
+  EXPECT_NE(experts.out.find("\nep     [0 1 2 3]\n"), std::string::npos) << experts.out;
+}
+
+// As docs/trainer.md shows it.
+TEST(TrainProgram, PrintsAScheduleAndEnds) {
+  const auto print = [](const Words& options) {
+    return run_program(Words{LOCKSTEP_TRAIN, "--print-schedule", "--layers", "4"} + options, kPatience);
+  };
+  const Outcome one = print({"--pp", "2", "--accum", "3"});
+  EXPECT_EQ(one.status, 0) << one.err;
+  EXPECT_EQ(one.out,
+            "1f1b: 2 stages, 3 micro-batches, 1 chunk a stage\n"
+            "stage 0  F0 F1 .  .  D0--- F2 D1--- .  D2---\n"
+            "stage 1  .  F0 D0--- F1 D1--- F2 D2--- .  .\n"
+            "makespan 12, of it work 9, bubble 3 a stage; inside a stage's own window 3 0; most in flight 2 1\n");
+  const Outcome two = print({"--pp", "2", "--accum", "4", "--schedule", "zero-bubble"});
+  EXPECT_EQ(two.status, 0) << two.err;
+  EXPECT_NE(two.out.find("zero-bubble: 2 stages, 4 micro-batches, 1 chunk a stage\n"), std::string::npos) << two.out;
+  EXPECT_NE(two.out.find("bubble 1 a stage"), std::string::npos) << two.out;
+  const Outcome refused = print({"--pp", "2", "--accum", "3", "--schedule", "interleaved", "--virtual-stages", "2"});
+  EXPECT_EQ(refused.status, 2);
+  EXPECT_EQ(refused.err, "lockstep-train: accum % pp = 3 % 2 is not 0 (interleaved schedule)\n");
 }
 
 TEST(TrainProgram, FirstParametersGoToAFileAndComeBack) {
