@@ -236,6 +236,25 @@ TEST(NotProven, OnTheDefaultStreamOfAnotherThread) {
   }
 }
 
+// An event that is recorded into a graph happens when the graph is launched, perhaps on another stream.
+TEST(NotProven, ByAnEventOfACapture) {
+  for (const bool captured : {false, true}) {
+    File file;
+    file.call();
+    file.call().flags = captured ? trace::kCaptured : 0;
+    file.host("cudaEventRecord", kEvent, kStream), file.host("cudaEventSynchronize", kEvent);
+    EXPECT_EQ(file.completed(), captured ? 0u : 2u);
+  }
+  // What was recorded before is no longer what the event stands for; behind the capture it is one of the stream again.
+  File again;
+  again.call(), again.host("cudaEventRecord", kEvent, kStream);
+  again.call().flags = trace::kCaptured, again.host("cudaEventRecord", kEvent, kStream);
+  again.host("cudaEventSynchronize", kEvent);
+  EXPECT_EQ(again.completed(), 0u);
+  again.call(), again.host("cudaEventRecord", kEvent, kStream), again.host("cudaEventSynchronize", kEvent);
+  EXPECT_EQ(again.completed(), 3u);
+}
+
 // Ranks that are threads have a device each; a wait for the device is for the one that is current in its thread.
 TEST(NotProven, OnAnotherDevice) {
   File file;

@@ -5,6 +5,7 @@
 #include "tools/report/report.h"
 
 #include <gtest/gtest.h>
+#include <string.h>
 
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -49,6 +50,21 @@ HandMadeJob missing_call(int ranks) {
   job.wait(kThreshold + 5);
   job.sits_in(2, "next_batch");
   return job;
+}
+
+// A terminal would obey it.
+TEST(Report, ForeignNamesMoveNoCursor) {
+  const std::string evil = "\x1b[2J\r";
+  HandMadeJob job(3, {0, 1, 2});
+  job.comm("tp" + evil, {0, 1, 2});
+  job.call_all("tp" + evil, {}, 2);
+  for (const int rank : {0, 1}) job.call(rank, "tp" + evil);
+  job.wait(kThreshold + 5);
+  job.sits_in(2, "next" + evil);
+  strcpy(job.file(2).header.host, ("h" + evil).c_str());
+  const std::string text = report(job).text;
+  EXPECT_EQ(text.find_first_of("\x1b\r"), std::string::npos) << text;
+  EXPECT_NE(text.find("next\\x1b[2J\\r"), std::string::npos) << text;
 }
 
 TEST(Report, MissingCall) {

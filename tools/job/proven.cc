@@ -94,18 +94,46 @@ Proof proof_of(uint16_t fn) {
 
 void raise(uint64_t& value, uint64_t to) { value = std::max(value, to); }
 
+// Which streams are capturing, as NCCL's calls on them tell, at one event after the other.
+class Captures {
+ public:
+  explicit Captures(const TraceFile& file) : calls_(file.calls) {}
+
+  // Was the last call on the stream before that event captured? Events are to be asked for in ascending order.
+  bool last_was_captured(const StreamKey& stream, uint64_t before) {
+    for (; at_ < calls_.size() && calls_[at_].event < before; at_++) {
+      const abi::FunctionInfo* info = abi::find_function(calls_[at_].fn);
+      const bool enqueues =
+          info && (info->kind == abi::FunctionKind::collective || info->kind == abi::FunctionKind::p2p);
+      if (enqueues) captured_[stream_of(calls_[at_].stream, calls_[at_].tid)] = calls_[at_].flags & trace::kCaptured;
+    }
+    const auto found = captured_.find(stream);
+    return found != captured_.end() && found->second;
+  }
+
+ private:
+  const std::vector<Call>& calls_;
+  size_t at_ = 0;
+  std::map<StreamKey, bool> captured_;
+};
+
 Proven proven_by_waits(const TraceFile& file, const Devices& devices) {
   struct Recorded {
     StreamKey stream;
     uint64_t event = 0;
   };
   std::unordered_map<uint64_t, Recorded> events;  // by handle: where it was recorded last
+  Captures captures(file);
   Proven proven;
   for (const HostCall& call : file.host_calls) {
     if (!call.returned || call.result != 0) continue;
     switch (proof_of(call.fn)) {
       case Proof::event_record:
-        events[call.object] = {stream_of(call.other, call.tid), call.event};
+        // Recorded into a graph it happens wherever and whenever that is launched.
+        if (const StreamKey stream = stream_of(call.other, call.tid); captures.last_was_captured(stream, call.event))
+          events.erase(call.object);
+        else
+          events[call.object] = {stream, call.event};
         break;
       case Proof::stream_wait:
         raise(proven.by_stream[stream_of(call.object, call.tid)], call.event);

@@ -5,6 +5,9 @@
 // that stream before it has completed; a wait for an event proves what was there when the event was recorded, one for
 // the device all its streams. Only what is certain counts: not what was captured (its graph may never have been
 // launched), nor what stood in a group (it was launched by the group's end).
+//
+// One thing is taken on trust: that a stream is not destroyed with work on it and its handle given to another, on which
+// the host then waits. That streams and events are made and destroyed is not on record.
 
 #pragma once
 

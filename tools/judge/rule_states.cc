@@ -143,7 +143,7 @@ std::vector<Finding> find_device_states(const Evidence& evidence, const std::vec
             (finding.kind == Kind::stalled_together || finding.kind == Kind::init_incomplete));
   });
   if (nobody_known)
-    if (std::optional<Finding> inverted = find_stuck_orders(evidence, flow)) return {std::move(*inverted)};
+    if (std::optional<Finding> inverted = find_stuck_orders(evidence, flow)) findings.push_back(std::move(*inverted));
   for (const Wait& wait : waits)
     if (!wait.absent.empty()) flow.block(wait);
   for (const Finding& mismatch : mismatches) flow.block(mismatch);

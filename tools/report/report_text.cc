@@ -12,6 +12,7 @@
 
 #include "tools/explain/explain.h"
 #include "tools/explain/symbols.h"
+#include "tools/printable.h"
 #include "tools/report/report.h"
 
 namespace lockstep {
@@ -28,7 +29,7 @@ struct Paint {
 };
 
 std::string head(const Evidence& evidence, const Diagnosis& diagnosis, const Paint& paint) {
-  const std::string sentence = verdict_sentence(evidence, diagnosis);
+  const std::string sentence = printable(verdict_sentence(evidence, diagnosis));
   const size_t colon = sentence.find(':');
   const std::string word = sentence.substr(0, colon);
   const bool good = diagnosis.verdict == Verdict::healthy || diagnosis.verdict == Verdict::slow;
@@ -66,12 +67,12 @@ std::string proof(const Evidence& evidence, const Finding& finding) {
   if (finding.agreed_seq && finding.comm)
     text += fmt::format("  {:<12}{} #{} on {}\n", "last agreed",
                         finding.agreed_op.empty() ? "collective" : finding.agreed_op, *finding.agreed_seq,
-                        evidence.table.comms[*finding.comm].name);
+                        printable(evidence.table.comms[*finding.comm].name));
   if (finding.since.wall_ns) text += fmt::format("  {:<12}{}\n", "since", clock_text(finding.since.wall_ns));
   if (!finding.victims.empty())
     text += fmt::format("  {:<12}{}\n", "victims", rank_list(evidence.run, finding.victims));
   text += fmt::format("  {:<12}{}", "confidence", confidence_name(finding.confidence));
-  for (size_t i = 0; i < finding.doubts.size(); i++) text += (i ? "; " : ": ") + finding.doubts[i];
+  for (size_t i = 0; i < finding.doubts.size(); i++) text += (i ? "; " : ": ") + printable(finding.doubts[i]);
   return text + "\n";
 }
 
@@ -88,8 +89,8 @@ std::string stacks(const Evidence& evidence, const Finding& finding, const Paint
     const char* when = stack.origin == "now" ? "now" : "when it made the call";
     text += fmt::format(
         "\n  {}\n", paint.bold(fmt::format("{} of {}, thread {}, {}:", is_culprit ? "stack" : "beside it, the stack",
-                                           rank_name(evidence.run, rank), stack.thread, when)));
-    for (const Frame& frame : stack.frames) text += "    " + frame_text(frame) + "\n";
+                                           printable(rank_name(evidence.run, rank)), printable(stack.thread), when)));
+    for (const Frame& frame : stack.frames) text += "    " + printable(frame_text(frame)) + "\n";
   }
   return text;
 }
@@ -132,7 +133,8 @@ std::vector<Line> lines_of(const Evidence& evidence, const Diagnosis& diagnosis)
 std::string table(const Evidence& evidence, const Diagnosis& diagnosis, const Paint& paint) {
   std::vector<std::vector<std::string>> cells{{"rank", "host:pid", "state", "last call", "step", "last sign"}};
   for (const Line& line : lines_of(evidence, diagnosis))
-    cells.push_back({line.label, line.place, line.state.state, line.state.last_call, line.state.step, line.state.sign});
+    cells.push_back({line.label, printable(line.place), printable(line.state.state), printable(line.state.last_call),
+                     line.state.step, line.state.sign});
   if (!evidence.run.missing.empty())
     cells.push_back({number_ranges(evidence.run.missing), "-", "no trace", "-", "-", "-"});
   std::vector<size_t> width(cells[0].size());
@@ -150,19 +152,19 @@ std::string table(const Evidence& evidence, const Diagnosis& diagnosis, const Pa
 
 std::string remarks(const Job& job, const Evidence& evidence, const Diagnosis& diagnosis) {
   std::string text;
-  for (const std::string& remark : diagnosis.remarks) text += "  note: " + remark + "\n";
-  for (const std::string& note : evidence.run.notes) text += "  note: " + note + "\n";
+  for (const std::string& remark : diagnosis.remarks) text += "  note: " + printable(remark) + "\n";
+  for (const std::string& note : evidence.run.notes) text += "  note: " + printable(note) + "\n";
   constexpr size_t kMost = 20;
   const std::vector<std::string> left_out = what_was_left_out(job, evidence.run);
-  for (size_t i = 0; i < left_out.size() && i < kMost; i++) text += "  left out: " + left_out[i] + "\n";
+  for (size_t i = 0; i < left_out.size() && i < kMost; i++) text += "  left out: " + printable(left_out[i]) + "\n";
   if (left_out.size() > kMost)
     text += fmt::format("  left out: {} more; --json lists them all\n", left_out.size() - kMost);
   if (job.runs.size() > 1) {
     text += fmt::format("  note: {} runs in this folder; the newest is judged, the others are:", job.runs.size());
     for (size_t i = 0; i + 1 < job.runs.size(); i++)
-      text +=
-          fmt::format("{} {} ({} traces, from {})", i ? "," : "", job.runs[i].id.empty() ? "unnamed" : job.runs[i].id,
-                      job.runs[i].processes.size(), clock_text(job.runs[i].opened_wall_ns));
+      text += fmt::format("{} {} ({} traces, from {})", i ? "," : "",
+                          job.runs[i].id.empty() ? "unnamed" : printable(job.runs[i].id), job.runs[i].processes.size(),
+                          clock_text(job.runs[i].opened_wall_ns));
     text += "\n";
   }
   return text.empty() ? "" : "\n" + text;
@@ -180,10 +182,11 @@ std::string report_text(const Job& job, const Evidence& evidence, const Diagnosi
   std::string text = head(evidence, diagnosis, paint);
   for (size_t i = 0; i < diagnosis.findings.size(); i++) {
     const Finding& finding = diagnosis.findings[i];
-    if (i > 0) text += fmt::format("\n{} {}: {}\n", paint.bold("besides,"), kind_name(finding.kind), finding.summary);
+    if (i > 0)
+      text += fmt::format("\n{} {}: {}\n", paint.bold("besides,"), kind_name(finding.kind), printable(finding.summary));
     if (finding.severity != Severity::note) text += proof(evidence, finding) + stacks(evidence, finding, paint);
     if (finding.severity != Severity::note)
-      text += fmt::format("\n  {} {}\n", paint.bold("check first:"), finding.next);
+      text += fmt::format("\n  {} {}\n", paint.bold("check first:"), printable(finding.next));
   }
   text += table(evidence, diagnosis, paint);
   return text + remarks(job, evidence, diagnosis);

@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: MIT
+//
+// A trace for people. Whatever a program wrote into it (names, marks, paths) is shown by printable(): nothing in it may
+// move the cursor of a terminal.
 
 #include <fmt/format.h>
 
@@ -8,6 +11,7 @@
 #include "interpose/abi/functions.h"
 #include "interpose/abi/host_functions.h"
 #include "tools/explain/explain.h"
+#include "tools/printable.h"
 #include "tools/show/trace.h"
 
 namespace lockstep {
@@ -109,6 +113,8 @@ std::string blind_words(uint32_t bits) {
   return text;
 }
 
+std::string shown_state(char state) { return state ? printable(std::string(1, state)) : "-"; }
+
 std::string known_words(const std::optional<uint64_t>& number) { return number ? std::to_string(*number) : "?"; }
 
 std::string comm_words(const CommInfo& c) {
@@ -127,14 +133,15 @@ std::string comm_words(const CommInfo& c) {
 
 void print_header(const TraceFile& file, const Life& life) {
   const trace::FileHeader& h = file.header;
-  fmt::print("{}\n", file.path);
-  fmt::print("  format        {}.{}, written by lockstep {}\n", h.version_major, h.version_minor, h.lockstep_version);
-  fmt::print("  process       pid {} on {}, {}; {}\n", h.pid, h.host, show_liveness(trace::look_alive(file)),
+  fmt::print("{}\n", printable(file.path));
+  fmt::print("  format        {}.{}, written by lockstep {}\n", h.version_major, h.version_minor,
+             printable(h.lockstep_version));
+  fmt::print("  process       pid {} on {}, {}; {}\n", h.pid, printable(h.host), show_liveness(trace::look_alive(file)),
              life.end == End::none ? "no end on record" : end_in_words(life));
-  fmt::print("  command       {}\n", h.command);
+  fmt::print("  command       {}\n", printable(h.command));
   fmt::print("  rank          {} of {} by the environment; run \"{}\", restart {}\n", h.env_rank, h.env_world_size,
-             h.run_id, h.restart_count);
-  fmt::print("  NCCL          {} ({})\n", h.nccl_version, h.nccl_path);
+             printable(h.run_id), h.restart_count);
+  fmt::print("  NCCL          {} ({})\n", h.nccl_version, printable(h.nccl_path));
   fmt::print("  opened        {}, last call {}, last heartbeat {} ({} beats)\n", clock_text(h.opened_wall_ns),
              clock_text(file.last_call.wall_ns), clock_text(file.last_beat.wall_ns), file.beats);
   fmt::print("  events        {} in all, {} on record calls, {} dropped, {} overwritten, {} torn\n", file.events,
@@ -148,7 +155,7 @@ void print_header(const TraceFile& file, const Life& life) {
     fmt::print("  host          {} waits, {} graph launches\n", file.host_waits, file.graph_launches);
   if (file.blind) fmt::print("  blind         to {}\n", blind_words(file.blind));
   if (!file.recording) fmt::print("  recording stopped after a failure inside the shim\n");
-  for (const std::string& problem : file.problems) fmt::print("  left out      {}\n", problem);
+  for (const std::string& problem : file.problems) fmt::print("  left out      {}\n", printable(problem));
 }
 
 void print_comms(const TraceFile& file) {
@@ -157,21 +164,21 @@ void print_comms(const TraceFile& file) {
     fmt::print(
         "  {:>3}  {:016x}  {:<16} rank {} of {}, {}; collectives {} called, {} returned; p2p {} called, {} "
         "returned{}\n",
-        c.serial, c.id, c.name.empty() ? "-" : c.name, c.rank, c.nranks, show_state(c.state), c.coll_called,
+        c.serial, c.id, c.name.empty() ? "-" : printable(c.name), c.rank, c.nranks, show_state(c.state), c.coll_called,
         c.coll_returned, c.p2p_called, c.p2p_returned, comm_words(c));
 }
 
 void print_threads(const TraceFile& file) {
   fmt::print("\nthreads\n");
   for (const trace::ThreadInfo& t : file.threads) {
-    std::string text = fmt::format("  {:>7}  {:<16} {}", t.tid, t.name, t.state ? t.state : '-');
+    std::string text = fmt::format("  {:>7}  {:<16} {}", t.tid, printable(t.name), shown_state(t.state));
     if (t.open_call) text += fmt::format("  in call {}", *t.open_call);
     if (t.open_wait)
       text += fmt::format("  in {} of {:#x} since {}", show_host_function(t.wait_fn), t.wait_object,
                           clock_text(t.wait_since.wall_ns));
     if (t.step) text += fmt::format("  step {}", *t.step);
-    if (!t.phase.empty()) text += fmt::format("  phase {}", t.phase);
-    if (!t.sample.empty()) text += fmt::format("  sample {}", t.sample);
+    if (!t.phase.empty()) text += fmt::format("  phase {}", printable(t.phase));
+    if (!t.sample.empty()) text += fmt::format("  sample {}", printable(t.sample));
     fmt::print("{}\n", text);
   }
 }
@@ -215,24 +222,25 @@ void print_marks(const TraceFile& file, const ShowOptions& options) {
     const trace::MarkEvent& mark = file.marks[i];
     fmt::print("  {:>8}  {}  tid {}  {} {}\n", mark.event, clock_text(mark.when.wall_ns), mark.tid,
                kinds[mark.kind < std::size(kinds) ? mark.kind : 0],
-               mark.text.empty() ? std::to_string(mark.value) : mark.text);
+               mark.text.empty() ? std::to_string(mark.value) : printable(mark.text));
   }
 }
 
 void print_snapshots(const TraceFile& file, Symbolizer& symbolizer) {
   for (const trace::Snapshot& shot : file.snapshots) {
-    fmt::print("\nsnapshot {} of thread {} ({}), {}, state {}{}\n", shot.round, shot.tid, shot.thread_name,
-               clock_text(shot.when.wall_ns), shot.state ? shot.state : '-',
-               shot.wait_channel.empty() ? "" : ", in " + shot.wait_channel);
-    for (const Frame& frame : symbolizer.name_all(file, shot.pcs, true)) fmt::print("    {}\n", frame_text(frame));
+    fmt::print("\nsnapshot {} of thread {} ({}), {}, state {}{}\n", shot.round, shot.tid, printable(shot.thread_name),
+               clock_text(shot.when.wall_ns), shown_state(shot.state),
+               shot.wait_channel.empty() ? "" : ", in " + printable(shot.wait_channel));
+    for (const Frame& frame : symbolizer.name_all(file, shot.pcs, true))
+      fmt::print("    {}\n", printable(frame_text(frame)));
   }
 }
 
 void print_modules(const TraceFile& file) {
   fmt::print("\nmodules\n");
   for (const trace::Module& m : file.modules)
-    fmt::print("  {:#x}-{:#x}  bias {:#x}  {}  {}\n", m.start, m.end, m.bias, m.build_id.empty() ? "-" : m.build_id,
-               m.path);
+    fmt::print("  {:#x}-{:#x}  bias {:#x}  {}  {}\n", m.start, m.end, m.bias,
+               m.build_id.empty() ? "-" : printable(m.build_id), printable(m.path));
 }
 
 }  // namespace
