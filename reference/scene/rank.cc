@@ -298,6 +298,9 @@ class Rank {
       case Verb::kill:
         kill(getpid(), SIGKILL);
         return;
+      case Verb::stop:
+        kill(getpid(), SIGSTOP);
+        return;
       case Verb::kill_job:
         return kill_job();
     }

@@ -152,6 +152,7 @@ constexpr Simple kSimple[] = {
     {"abort", Verb::abort, Shape::nothing, ""},
     {"segv", Verb::segv, Shape::nothing, ""},
     {"kill", Verb::kill, Shape::nothing, ""},
+    {"stop", Verb::stop, Shape::nothing, ""},
     {"kill-job", Verb::kill_job, Shape::nothing, ""},
     {"group", Verb::group, Shape::block, ""},
     {"repeat", Verb::repeat, Shape::counted_block, "a number of times"},

@@ -61,7 +61,7 @@ bool ends_processes(const Scenario& scenario) {
   const auto ends = [](const Fault& fault) { return fault.action == "fail" || fault.action == "kill"; };
   if (std::any_of(scenario.faults.begin(), scenario.faults.end(), ends)) return true;
   return any_rank_does(
-      scenario, {Verb::exit, Verb::quick_exit, Verb::abort, Verb::segv, Verb::kill, Verb::kill_job, Verb::await_end});
+      scenario, {Verb::exit, Verb::quick_exit, Verb::abort, Verb::segv, Verb::kill, Verb::stop, Verb::kill_job, Verb::await_end});
 }
 bool asks_for_judge(const Scenario& scenario) { return any_rank_does(scenario, {Verb::judge}); }
 

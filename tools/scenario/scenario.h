@@ -58,6 +58,7 @@ enum class Verb : uint8_t {
   abort,
   segv,
   kill,      // SIGKILL to itself
+  stop,      // SIGSTOP to itself
   kill_job,  // SIGKILL to every rank at once
   repeat,    // body, `number` times
   in,        // body, inside the function `name`
