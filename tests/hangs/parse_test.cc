@@ -277,6 +277,16 @@ TEST(ScenarioParse, ThePageOfRealHangsNamesScenesThatExist) {
   EXPECT_GE(named, 80u);
 }
 
+// And every scene is on the page.
+TEST(ScenarioParse, ThePageOfRealHangsNamesEveryScene) {
+  const std::string page = read(HANGS_PAGE);
+  for (const auto& entry : std::filesystem::directory_iterator(HANGS_DIR)) {
+    if (entry.path().extension() != ".hang") continue;
+    const std::string name = entry.path().stem();
+    EXPECT_NE(page.find("`" + name + "`"), std::string::npos) << name;
+  }
+}
+
 TEST(ScenarioParse, MissingFileAndFolder) {
   for (const char* path : {"/nonexistent.hang", "/tmp"}) {
     Result<Scenario> s = load_scenario(path);
