@@ -26,6 +26,27 @@ struct CompareWords {
   verify::CompareOptions options;
 };
 
+CLI::Validator relative_error() {
+  return CLI::Validator(
+      [](std::string& text) {
+        char* end = nullptr;
+        const double value = std::strtod(text.c_str(), &end);
+        const bool good = !text.empty() && *end == '\0' && value >= 0 && value < 1;  // nan is neither
+        return good ? std::string() : "expected a relative error from 0 to below 1, found \"" + text + "\"";
+      },
+      "");
+}
+
+CLI::Validator step_number() {
+  return CLI::Validator(
+      [](std::string& text) {
+        const bool good =
+            !text.empty() && text.size() < 19 && text.find_first_not_of("0123456789") == std::string::npos;
+        return good ? std::string() : "expected the number of a step, 0 or more, found \"" + text + "\"";
+      },
+      "");
+}
+
 // A line that is written over and over; for people who watch.
 void show_progress(verify::CompareOptions& options) {
   if (!isatty(STDERR_FILENO)) return;
@@ -61,10 +82,10 @@ void setup_compare(CLI::App& app, CommandLine& line) {
   command->add_flag("--json", words->json, "Print JSON (docs/compare-schema.json)");
   command
       ->add_option("--rtol", words->rtol,
-                   "Relative error allowed; default by dtype: F64 1e-12, F32 1e-5, F16 2e-3, BF16 1e-2")
-      ->check(CLI::Range(0.0, 0.999))
+                   "Relative error allowed; default by dtype: F64 1e-12, F32 1e-5, F16 2e-3, BF16 5e-2")
+      ->check(relative_error())
       ->type_name("X");
-  command->add_option("--step", words->step, "This step only")->check(CLI::NonNegativeNumber)->type_name("N");
+  command->add_option("--step", words->step, "This step only")->check(step_number())->type_name("N");
   command
       ->add_option("--only", words->options.only,
                    "Tensors and metrics of this name, with * ? [] as in file names, or with this in their name")

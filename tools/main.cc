@@ -57,6 +57,13 @@ std::string unknown_word(const CLI::App& app, int argc, char** argv) {
   return "";
 }
 
+// An answer that nobody can read is no answer.
+int with_output_written(int status) {
+  if (std::fflush(stdout) == 0 && !std::ferror(stdout)) return status;
+  fmt::print(stderr, "lockstep: standard output could not be written; see whether its disk is full\n");
+  return 2;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -71,7 +78,7 @@ int main(int argc, char** argv) {
   try {
     app.parse(own_words(argc, argv, line));
   } catch (const CLI::Success& help) {
-    return app.exit(help);
+    return with_output_written(app.exit(help));
   } catch (const CLI::ParseError& error) {
     if (const std::string word = unknown_word(app, argc, argv); !word.empty()) {
       fmt::print(stderr, "lockstep: {}; see `lockstep --help`\n", word);
@@ -80,5 +87,5 @@ int main(int argc, char** argv) {
     fmt::print(stderr, "lockstep: {}; see `lockstep --help`\n", error.what());
     return 2;
   }
-  return line.exit_status;
+  return with_output_written(line.exit_status);
 }

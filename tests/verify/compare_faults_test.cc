@@ -226,9 +226,9 @@ TEST(Dtypes, WhatItWasComputedInDecidesToo) {
   const std::string one = write("one", 1, Dtype::bf16);
   const Comparison near = compared(one, write("near", 1.005, Dtype::bf16));
   EXPECT_EQ(near.status, Status::same);
-  EXPECT_EQ(near.tolerances.at("F32").rtol, 1e-2);
+  EXPECT_EQ(near.tolerances.at("F32").rtol, 5e-2);
   EXPECT_EQ(near.tolerances.at("F32").reason.rfind("computed in BF16: ", 0), 0u);
-  EXPECT_EQ(compared(one, write("far", 1.02, Dtype::bf16)).status, Status::different);
+  EXPECT_EQ(compared(one, write("far", 1.1, Dtype::bf16)).status, Status::different);
   // Said by one side it holds, too; said by none it does not.
   const std::string unsaid = write("unsaid", 1.005, {});
   EXPECT_EQ(compared(one, unsaid).status, Status::same);

@@ -54,7 +54,8 @@ std::string what_differs(const Difference& difference) {
   if (values.nan_a + values.nan_b > 0) return fmt::format("NaNs: {} in A, {} in B", values.nan_a, values.nan_b);
   if (difference.tolerance.rtol == 0 && difference.elements > 1 && difference.count)
     return fmt::format("{} of {} elements differ", difference.count, difference.elements);
-  return fmt::format("relative error {:.3g}, tolerance {:.3g}", values.relative, difference.tolerance.rtol);
+  const int digits = values.relative < 1.01 * difference.tolerance.rtol ? 6 : 3;  // never "0.01, tolerance 0.01"
+  return fmt::format("relative error {:.{}g}, tolerance {:.3g}", values.relative, digits, difference.tolerance.rtol);
 }
 
 std::string box_text(const Difference& difference) {

@@ -104,8 +104,9 @@ void check_sharding(Options& o) {
   if (o.shard == Shard::hybrid && o.shape.ep > 1)
     refuse("--fsdp hybrid divides dp x cp, over which experts with ep = ", o.shape.ep, " are not summed: take another");
   if (o.shard == Shard::hybrid) {
-    if (o.hybrid_shard == 0) o.hybrid_shard = o.shape.dp % 2 == 0 ? o.shape.dp / 2 : o.shape.dp;
     const int ranks = o.shape.dp * o.shape.cp;
+    const int half = o.shape.dp > 2 && o.shape.dp % 2 == 0 ? o.shape.dp / 2 : o.shape.dp;  // half of two shards nothing
+    if (o.hybrid_shard == 0) o.hybrid_shard = half > 1 ? half : ranks;
     if (ranks % o.hybrid_shard != 0)
       refuse("(dp x cp) % hybrid-shard = (", o.shape.dp, " x ", o.shape.cp, ") % ", o.hybrid_shard, " is not 0");
   } else if (o.hybrid_shard != 0) {

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <exception>
 #include <iostream>
+#include <string>
 
 #include "reference/train/kernels/kernels.h"
 #include "reference/train/parallel/schedule_simulate.h"
@@ -42,48 +43,68 @@ int train_as(const Options& options, const Text& text, int rank, const ncclUniqu
   }
 }
 
-int run(const Options& options, const Launch& launch) {
-  if (options.print_mesh) {
-    if (launch.rank == 0) std::cout << Mesh(options.shape).text();
-    return 0;
-  }
-  if (!options.save_init.empty()) {
-    check_memory_to_save(options);
-    if (launch.rank == 0) save_init(options.save_init, config_of(options), 0);
-    return 0;
-  }
-  if (options.print_schedule) {
-    if (launch.rank == 0)
-      std::cout << draw(
-          make_schedule(options.schedule, options.shape.pp, static_cast<int>(options.accum), options.virtual_stages));
-    return 0;
-  }
-  check_memory(options, launch.here);
+void print(const Options& options) {
+  if (options.print_mesh) std::cout << Mesh(options.shape).text();
+  if (options.print_schedule)
+    std::cout << draw(
+        make_schedule(options.schedule, options.shape.pp, static_cast<int>(options.accum), options.virtual_stages));
+}
+
+// What asks for something else than a training.
+bool is_no_training(const Options& options) {
+  return options.print_mesh || options.print_schedule || !options.save_init.empty();
+}
+
+int do_without_training(const Options& options) {
+  print(options);
+  if (options.save_init.empty()) return 0;
+  check_memory_to_save(options);
+  save_init(options.save_init, config_of(options), 0);
+  return 0;
+}
+
+// What only the options decide is refused on all ranks alike, and one tells. Files and machines may be others on each
+// rank: from then on each tells.
+int run(const Options& options, const Launch& launch, bool& tell) {
+  if (is_no_training(options)) return launch.rank == 0 ? do_without_training(options) : 0;
   if (!options.freeze.empty()) check_freeze(config_of(options));
+  check_activation_patterns(options, config_of(options));
+  tell = true;
+  check_memory(options, launch.here);
   if (launch.rank == 0)
     for (const std::string& note : notes_on(options, launch))
       std::fprintf(stderr, "lockstep-train: %s\n", note.c_str());
   set_threads(options.threads);
   const Text text(options.data.empty() ? bundled_text() : options.data, options.seq, options.vocab, options.packed);
   if (!options.init.empty()) check_init(options.init, config_of(options));
-  check_activation_patterns(options, config_of(options));
   if (!options.dump.empty()) check_dump_folder(options.dump);
   return run_ranks(launch, options,
                    [&](int rank, const ncclUniqueId& id) { return train_as(options, text, rank, id); });
 }
 
+// A full disk under a redirected output is not success.
+int with_output_written(int status) {
+  std::cout.flush();
+  if (std::fflush(stdout) == 0 && !std::ferror(stdout) && std::cout) return status;
+  std::fprintf(stderr, "lockstep-train: standard output could not be written; see whether its disk is full\n");
+  return 2;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  bool tell = true;  // refusals are the same on all ranks, so one tells
+  bool tell = true;
+  int rank = 0;
   try {
     Options options = parse_options(argc, argv);
     const Launch launch = find_launch(options);
-    tell = launch.rank == 0;
+    rank = launch.rank;
+    tell = rank == 0;
     complete_options(options, launch.world);
-    return run(options, launch);
+    return with_output_written(run(options, launch, tell));
   } catch (const Refusal& refusal) {
-    if (tell) std::fprintf(stderr, "lockstep-train: %s\n", refusal.what());
+    const std::string who = rank == 0 ? "" : "rank " + std::to_string(rank) + ": ";
+    if (tell) std::fprintf(stderr, "lockstep-train: %s%s\n", who.c_str(), refusal.what());
     return 2;
   }
 }

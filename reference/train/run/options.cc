@@ -43,7 +43,8 @@ void add_layout(CLI::App& app, Options& o) {
                     {{"full", Shard::full}, {"grad-op", Shard::grad_op}, {"hybrid", Shard::hybrid}})
       ->excludes("--zero")
       ->group(group);
-  degree("--hybrid-shard", o.hybrid_shard, "ranks that share a parameter under --fsdp hybrid (half of dp)");
+  degree("--hybrid-shard", o.hybrid_shard,
+         "ranks that share a parameter under --fsdp hybrid (half of an even dp above 2, else all)");
   app.add_option("--wrap", o.wrap, "units of FSDP: block, layer, size:N (parameters) or none (block)")->group(group);
   add_choice(app, "--prefetch", o.prefetch, "gathers ahead of use: none, backward, forward or both (backward)",
              {"none", "backward", "forward", "both"})
@@ -61,7 +62,9 @@ void add_layout(CLI::App& app, Options& o) {
   app.add_flag("--no-sync", o.no_sync,
                "ZeRO 2, 3 and FSDP reduce in the last micro-batch only: whole gradients till then")
       ->group(group);
-  app.add_flag("!--no-overlap", o.overlap, "reduce after the backward pass, not during it")->group(group);
+  app.add_flag_callback(
+         "--no-overlap", [&o] { o.overlap = false; }, "reduce after the backward pass, not during it")
+      ->group(group);
   add_choice<Compress>(app, "--compress", o.compress,
                        "gradients on the way between data-parallel ranks: none, bf16 or topk",
                        {{"none", Compress::none}, {"bf16", Compress::bf16}, {"topk", Compress::topk}})
@@ -202,7 +205,7 @@ Options parse_options(int argc, char** argv) {
   Options options;
   options.shape.dp = 0;
   CLI::App app("Trains a small GPT on a text, in every parallel mode, on one machine or many.", "lockstep-train");
-  app.set_help_flag("--help", "print this and end");
+  app.set_help_flag("-h,--help", "print this and end");
   app.footer(kFooter);
   add_layout(app, options);
   add_model(app, options);

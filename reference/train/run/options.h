@@ -31,7 +31,7 @@ struct Options {
   Shape shape;  // dp is 0 until the number of ranks is known
   bool sequence_parallel = false;
   Shard shard = Shard::none;
-  int hybrid_shard = 0;  // ranks a parameter is sharded over by --fsdp hybrid; 0: half of dp
+  int hybrid_shard = 0;  // ranks a parameter is sharded over by --fsdp hybrid; 0: half of an even dp above 2, else all
   std::string wrap = "block";
   std::string prefetch = "backward";
   std::string schedule = "1f1b";
