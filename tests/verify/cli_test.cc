@@ -115,6 +115,11 @@ TEST(CompareCommand, Unusable) {
   EXPECT_TRUE(says(sentence({a}), "B is required"));
   EXPECT_TRUE(says(sentence({a, folder.path("none")}), "none: expected a dump folder, found nothing"));
   EXPECT_TRUE(says(sentence({a, b, "--rtol", "2"}), "--rtol"));
+  EXPECT_TRUE(says(sentence({a, b, "--rtol", "nan"}), "expected a relative error from 0 to below 1, found \"nan\""));
+  EXPECT_TRUE(says(sentence({a, b, "--step", "-1"}), "expected the number of a step, 0 or more, found \"-1\""));
+  const Outcome full = run_program({"sh", "-c", LOCKSTEP_CLI " compare --help > /dev/full"}, std::chrono::seconds(50));
+  EXPECT_EQ(full.status, 2) << "nobody could read the answer";
+  EXPECT_TRUE(says(full.err, "standard output could not be written"));
   EXPECT_TRUE(says(sentence({a, b, "--step", "9"}), "neither folder has that step"));
   EXPECT_TRUE(says(sentence({a, b, "--only", "x"}), "no tensor and no metric"));
   const std::string file = folder.path("b/step000002/rank00001.safetensors");

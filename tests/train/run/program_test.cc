@@ -192,6 +192,27 @@ TEST(TrainProgram, RefusesPathsThatAreNotFiles) {
   EXPECT_TRUE(lockstep::dump::Safetensors::open(file));
 }
 
+TEST(TrainProgram, EachRankTellsWhatItMeets) {
+  const auto started = [](const char* rank, const Words& options) {
+    return run_program(Words{"/usr/bin/env", std::string("RANK=") + rank, "WORLD_SIZE=2", LOCKSTEP_TRAIN} + kSmall +
+                           Words{"--id-file", "nowhere/id"} + options,
+                       kPatience);
+  };
+  const Outcome file = started("1", {"--data", "no such text"});
+  EXPECT_EQ(file.status, 2);
+  EXPECT_EQ(file.err.rfind("lockstep-train: rank 1: cannot read the text no such text", 0), 0u) << file.err;
+  const Outcome options = started("1", {"--tp", "3"});  // the same on all ranks
+  EXPECT_EQ(options.status, 2);
+  EXPECT_EQ(options.err, "");
+  EXPECT_NE(started("0", {"--tp", "3"}).err, "");
+}
+
+TEST(TrainProgram, AFullOutputIsAnError) {
+  const Outcome outcome = run_program({"sh", "-c", LOCKSTEP_TRAIN " --print-mesh > /dev/full"}, kPatience);
+  EXPECT_EQ(outcome.status, 2);
+  EXPECT_NE(outcome.err.find("standard output could not be written"), std::string::npos) << outcome.err;
+}
+
 TEST(TrainProgram, RefusesATextThatIsTooLong) {
   const TemporaryFolder folder;
   const std::string text = folder.path("text");
