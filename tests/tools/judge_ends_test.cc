@@ -157,6 +157,22 @@ TEST(Judge, AllEndedAlikeNamesNobody) {
   check(3, scene, {Verdict::failed, Kind::died, {}, "", std::nullopt, std::nullopt});
 }
 
+TEST(Judge, WhoEndedInAnotherWayIsSaidToHave) {
+  HandMadeJob job(4, {0, 1, 2, 3});
+  job.comm("world", {0, 1, 2, 3});
+  job.call_all("world");
+  job.dies(1, SIGSEGV);
+  job.exits(3, 3);
+  job.call(0, "world"), job.call(2, "world");
+  job.wait(kThreshold + 5);
+  const Judged judged = judge_job(job);
+  EXPECT_EQ(judged.first().kind, Kind::died);
+  const std::string& how = judged.first().detail;
+  EXPECT_NE(how.find("rank 1: "), std::string::npos) << how;
+  EXPECT_NE(how.find("SIGSEGV"), std::string::npos) << how;
+  EXPECT_NE(how.find("rank 3: it ended with exit status 3"), std::string::npos) << how;
+}
+
 TEST(Judge, AHeartbeatThatStoppedInCopiedTraces) {
   HandMadeJob job(3, {0, 1, 2});
   job.comm("world", {0, 1, 2});

@@ -129,11 +129,23 @@ bool is_late_enough(const Evidence& evidence, const Wait& wait, int64_t age) {
   return age >= evidence.threshold_ns && wait.age_ns >= evidence.threshold_ns / 2;
 }
 
+// How those named left, each by itself where they left in different ways.
+std::string how_they_left(const Evidence& evidence, const std::vector<std::pair<size_t, std::string>>& hows) {
+  const bool same =
+      std::all_of(hows.begin(), hows.end(), [&](const auto& each) { return each.second == hows.front().second; });
+  if (same) return hows.front().second;
+  std::string text;
+  for (const auto& [rank, how] : hows)
+    text += fmt::format("{}{}: {}", text.empty() ? "" : "; ", rank_name(evidence.run, rank), how);
+  return text;
+}
+
 // One finding per way of leaving; the ends come before the merely absent.
 // `age` is that of the oldest wait that comes down to this one.
 std::vector<Finding> blame(const Evidence& evidence, const Wait& wait, const std::vector<size_t>& culprits,
                            const std::vector<size_t>& victims, int64_t age) {
   std::map<Kind, Finding> by_kind;
+  std::map<Kind, std::vector<std::pair<size_t, std::string>>> hows;
   for (const size_t rank : culprits) {
     const Departure departure = departure_of(evidence, wait, rank);
     const bool late = is_late_enough(evidence, wait, age) &&
@@ -148,7 +160,7 @@ std::vector<Finding> blame(const Evidence& evidence, const Wait& wait, const std
     }
     finding.culprits.push_back(rank);
     finding.actual[rank] = std::nullopt;
-    if (!departure.how.empty()) finding.detail = departure.how;
+    if (!departure.how.empty()) hows[kind].emplace_back(rank, departure.how);
     if (departure.final && departure.when.wall_ns) finding.since = departure.when;
   }
   std::vector<Finding> findings;
@@ -156,6 +168,7 @@ std::vector<Finding> blame(const Evidence& evidence, const Wait& wait, const std
        {Kind::died, Kind::left_early, Kind::init_incomplete, Kind::missing_call, Kind::p2p_unmatched}) {
     const auto found = by_kind.find(kind);
     if (found == by_kind.end()) continue;
+    if (hows.count(kind)) found->second.detail = how_they_left(evidence, hows[kind]);
     add_unique(found->second.victims, wait.waiting, culprits);
     add_unique(found->second.victims, victims, culprits);
     weigh(evidence, wait, found->second);
