@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <cmath>
 #include <cstdio>
 #include <memory>
 
@@ -27,14 +26,7 @@ struct CompareWords {
 };
 
 CLI::Validator relative_error() {
-  return CLI::Validator(
-      [](std::string& text) {
-        char* end = nullptr;
-        const double value = std::strtod(text.c_str(), &end);
-        const bool good = !text.empty() && *end == '\0' && value >= 0 && value < 1;  // nan is neither
-        return good ? std::string() : "expected a relative error from 0 to below 1, found \"" + text + "\"";
-      },
-      "");
+  return number_that([](double error) { return error >= 0 && error < 1; }, "a relative error from 0 to below 1");
 }
 
 CLI::Validator step_number() {

@@ -18,17 +18,22 @@ struct CommandLine {
   int exit_status = 0;  // set by the command: 0 well, 1 the job is not, 2 bad usage or input, 3 not judged
 };
 
-// A number of seconds somebody may mean: neither nan nor the age of the universe.
-inline CLI::Validator sane_seconds() {
+// A number that fits; nan, which the parser takes for one, fits nothing. `what`: what was expected, in words.
+inline CLI::Validator number_that(bool (*fits)(double), const std::string& what, const std::string& name = "") {
   return CLI::Validator(
-      [](std::string& text) {
+      [fits, what](std::string& text) {
         char* end = nullptr;
-        const double seconds = std::strtod(text.c_str(), &end);
-        const bool good = end && *end == '\0' && !text.empty() && seconds >= 0.001 && seconds <= 31'536'000;
-        return good ? std::string()
-                    : "expected a number of seconds from 0.001 to 31536000 (a year), found \"" + text + "\"";
+        const double number = std::strtod(text.c_str(), &end);
+        const bool good = !text.empty() && *end == '\0' && fits(number);
+        return good ? std::string() : "expected " + what + ", found \"" + text + "\"";
       },
-      "SECONDS");
+      name);
+}
+
+// A number of seconds somebody may mean: not the age of the universe.
+inline CLI::Validator sane_seconds() {
+  return number_that([](double seconds) { return seconds >= 0.001 && seconds <= 31'536'000; },
+                     "a number of seconds from 0.001 to 31536000 (a year)", "SECONDS");
 }
 
 inline void add_debug_dir(CLI::App& command, std::string& folder) {

@@ -3,6 +3,8 @@
 // See states.h: the side of the thread that asks. It takes the probes of each ring in their order and puts what the
 // driver answers into the communicator's slot of the trace.
 
+#include "interpose/shim/libc.h"
+
 #include <linux/futex.h>
 #include <pthread.h>
 #include <sys/prctl.h>
@@ -12,7 +14,6 @@
 
 #include "interpose/shim/clock.h"
 #include "interpose/shim/driver.h"
-#include "interpose/shim/libc.h"
 #include "interpose/shim/probes.h"
 #include "interpose/shim/recorder.h"
 #include "interpose/shim/states.h"

@@ -4,13 +4,14 @@
 
 #pragma once
 
+#include "interpose/shim/libc.h"
+
 #include <sched.h>
 
 #include <atomic>
 #include <cstdint>
 
 #include "interpose/shim/comms.h"
-#include "interpose/shim/libc.h"
 #include "interpose/trace/format.h"
 
 namespace lockstep::shim {

@@ -2,13 +2,14 @@
 //
 // See states.h: the side of the threads that make calls. They take a probe and record its events.
 
+#include "interpose/shim/libc.h"
+
 #include "interpose/shim/states.h"
 
 #include <sys/mman.h>
 
 #include "interpose/shim/driver.h"
 #include "interpose/shim/keep_errno.h"
-#include "interpose/shim/libc.h"
 #include "interpose/shim/probes.h"
 #include "interpose/shim/recorder.h"
 

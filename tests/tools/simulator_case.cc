@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <limits>
 
+#include "tools/explain/explain.h"
 #include "tools/job/match.h"
 #include "tools/judge/rules.h"
 
@@ -167,6 +168,16 @@ std::string wrong_words(const Case& of, const Execution& ran, const Run& run, co
   if ((of.faults.empty() || harmless) && of.whole)
     return "nothing holds it up, and yet " + name + ": " + finding.summary;
   return "";
+}
+
+JudgedRun judge_run(const Run& run) {
+  const Table table = match(run);
+  const Evidence evidence = gather(run, table, {});
+  JudgedRun judged{judge(run, table, {}, 0), ""};
+  Symbolizer symbolizer;
+  explain(evidence, symbolizer, judged.diagnosis);
+  judged.verdict = verdict_sentence(evidence, judged.diagnosis);
+  return judged;
 }
 
 std::string faults_of(const Case& of) {

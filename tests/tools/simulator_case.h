@@ -44,6 +44,13 @@ bool somebody_waits(const Case& of, const Execution& ran, const std::set<int>& e
 // Does the finding say what was done, and by whom? In one job with the other faults, whose ranks it may name besides.
 bool is_right(const Run& run, const Fault& fault, const Finding& finding, const std::vector<Fault>& all);
 
+// The run judged and put into words, as `lockstep diagnose` does it.
+struct JudgedRun {
+  Diagnosis diagnosis;
+  std::string verdict;  // its sentence
+};
+JudgedRun judge_run(const Run& run);
+
 // What the verdict may not say: the first such sentence.
 std::string wrong_words(const Case& of, const Execution& ran, const Run& run, const Finding& finding);
 

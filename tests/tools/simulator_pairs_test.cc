@@ -27,7 +27,6 @@
 #include <optional>
 
 #include "tests/tools/simulator_case.h"
-#include "tools/explain/explain.h"
 #include "tools/judge/rules.h"
 
 namespace lockstep::test {
@@ -194,12 +193,8 @@ struct Outcome {
 };
 
 void look_at(const Case& of, const Execution& ran, const Run& run, Outcome& outcome) {
-  const Table table = match(run);
-  const Evidence evidence = gather(run, table, {});
-  Diagnosis diagnosis = judge(run, table, {}, 0);
-  Symbolizer symbolizer;
-  explain(evidence, symbolizer, diagnosis);
-  outcome.verdict = verdict_sentence(evidence, diagnosis);
+  const auto [diagnosis, verdict] = judge_run(run);
+  outcome.verdict = verdict;
   for (const Finding& finding : diagnosis.findings) {
     if (outcome.wrong.empty()) outcome.wrong = wrong_words(of, ran, run, finding);
     for (size_t which = 0; which < 2; which++) {

@@ -95,12 +95,8 @@ Outcome play(const Case& of) {
 
   const std::vector<Run> runs = assemble_runs(std::move(ran.processes));
   const Run& run = runs.back();
-  const Table table = match(run);
-  const Evidence evidence = gather(run, table, {});
-  Diagnosis diagnosis = judge(run, table, {}, 0);
-  Symbolizer symbolizer;
-  explain(evidence, symbolizer, diagnosis);
-  outcome.verdict = verdict_sentence(evidence, diagnosis);
+  const auto [diagnosis, verdict] = judge_run(run);
+  outcome.verdict = verdict;
   for (const Finding& finding : diagnosis.findings)
     if (outcome.wrong.empty()) outcome.wrong = wrong_words(of, ran, run, finding);
   if (waiting && of.to_the_end && diagnosis.verdict == Verdict::healthy && of.ending == Ending::looked_at)

@@ -64,13 +64,15 @@ int do_without_training(const Options& options) {
 }
 
 // What only the options decide is refused on all ranks alike, and one tells. Files and machines may be others on each
-// rank: from then on each tells.
+// rank: each tells. The machine's memory comes first, since what follows lists all parameters.
 int run(const Options& options, const Launch& launch, bool& tell) {
   if (is_no_training(options)) return launch.rank == 0 ? do_without_training(options) : 0;
+  tell = true;
+  check_memory(options, launch.here);
+  tell = launch.rank == 0;
   if (!options.freeze.empty()) check_freeze(config_of(options));
   check_activation_patterns(options, config_of(options));
   tell = true;
-  check_memory(options, launch.here);
   if (launch.rank == 0)
     for (const std::string& note : notes_on(options, launch))
       std::fprintf(stderr, "lockstep-train: %s\n", note.c_str());

@@ -10,6 +10,7 @@
 #include <algorithm>
 
 #include "tests/train/run/harness.h"
+#include "verify/compare/tolerance.h"
 #include "verify/dump/folder.h"
 
 namespace train::test {
@@ -144,6 +145,17 @@ TEST(LayoutsMore, ParametersThatAStepDoesNotUse) {
         "--dp 2 --fsdp full --wrap layer --accum 2", "--dp 2 --fsdp grad-op --wrap size:2000",
         "--dp 4 --fsdp hybrid --wrap none", "--dp 2 --fsdp full --accum 2 --no-sync"})
     EXPECT_EQ(compare(alone, train(base + layout), 1e-12).difference, "") << layout;
+}
+
+// What `lockstep compare` allows in bf16 must hold what tensor parallelism does to sums that are rounded on the way.
+TEST(LayoutsMore, Bf16OfTensorParallelRanksIsTheSameToCompare) {
+  const double allowed = lockstep::verify::tolerance_of(lockstep::dump::Dtype::bf16).rtol;
+  const std::string base = "--layers 2 --heads 2 --width 8 --seq 8 --micro-batch 2 --steps 3 --eps 1e-4 --dtype bf16 ";
+  for (const char* seed : {"--seed 2 --accum 4 ", "--seed 4 --accum 4 "}) {
+    const Trained alone = train(base + seed);
+    for (const char* layout : {"--tp 2", "--tp 2 --sp"})
+      EXPECT_EQ(compare(alone, train(base + seed + layout), allowed).difference, "") << seed << layout;
+  }
 }
 
 TEST(LayoutsMore, Bf16WithMasterWeightsFollowsFp32) {

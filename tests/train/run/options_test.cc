@@ -34,6 +34,17 @@ TEST(TrainOptions, DataParallelRanksAreWhatIsLeft) {
   EXPECT_EQ(parse("--dp 2 --tp 2", 4).shape.dp, 2);
 }
 
+TEST(TrainOptions, HybridShardsOverHalfOfTheRanksWhereThatIsMoreThanOne) {
+  const auto shard = [](const std::string& line, int world) {
+    return parse("--fsdp hybrid " + line, world).hybrid_shard;
+  };
+  EXPECT_EQ(shard("", 8), 4);
+  EXPECT_EQ(shard("", 2), 2);
+  EXPECT_EQ(shard("", 3), 3);
+  EXPECT_EQ(shard("--dp 1 --cp 4", 4), 4);
+  EXPECT_EQ(shard("--hybrid-shard 1", 2), 1);  // as is asked for
+}
+
 TEST(TrainOptions, AnyTwoOfTheBatchGiveTheThird) {
   const auto batch = [](const std::string& line) {
     const Options o = parse(line, 2);
