@@ -35,7 +35,9 @@ void BucketCap::add(double bytes) {
 }
 
 Buckets::Buckets(const Setup& setup, double cap, int ranks)
-    : flats_(cut_into_buckets(setup, cap, ranks)), gradients_(setup, flats_, communication_) {
+    : communication_(setup.communication(own_)),
+      flats_(cut_into_buckets(setup, cap, ranks)),
+      gradients_(setup, flats_, communication_) {
   for (const Flat& flat : flats_) {
     values_.push_back(setup.memory.allocate(Purpose::parameters, setup.dtype, flat.padded));
     flat.bind_values(values_.back());

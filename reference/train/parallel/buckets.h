@@ -39,7 +39,8 @@ class Buckets {
   const Stream& communication() const { return communication_; }
 
  private:
-  Stream communication_;
+  Stream own_;
+  const Stream& communication_;
   std::vector<Flat> flats_;
   std::vector<View> values_;
   WholeGradients gradients_;

@@ -85,7 +85,8 @@ class Fsdp : public Strategy {
   const FsdpSettings settings_;
   const Comm& shard_group_;
   const Units units_;
-  Stream communication_;
+  Stream own_;
+  const Stream& communication_ = setup_.communication(own_);
   GatheredUnits values_;
   std::unique_ptr<UnitGradients> gradients_;
   std::vector<Owned> owned_;

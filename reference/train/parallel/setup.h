@@ -24,8 +24,11 @@ struct Setup {
   Dtype dtype = Dtype::f32;                             // of parameters
   int micro_batches = 1;                                // in a step
   bool second_moment = true;                            // the optimizer keeps one
-  bool overlap = true;                                  // communication runs during the backward pass
+  bool overlap = true;                                  // communication runs beside the passes
   std::function<void(const Parameter&, View)> initial;  // enqueues the first values of a parameter on `compute`
+
+  // The stream for communication: one of its own, or the compute stream, on which nothing is beside anything.
+  const Stream& communication(const Stream& own) const { return overlap ? own : compute; }
 };
 
 // The first and the last of the modules that use a parameter.

@@ -136,7 +136,8 @@ class Zero2 : public Strategy {
 
  private:
   const Setup setup_;
-  Stream communication_;
+  Stream own_;
+  const Stream& communication_ = setup_.communication(own_);
   std::vector<Flat> flats_;
   ShardedGradients gradients_;
   std::vector<View> values_;

@@ -91,8 +91,11 @@ using Make = std::unique_ptr<Module> (*)(const Context&, const Parameters&);
 // One module of a rank after its forward pass.
 class Rank {
  public:
-  Rank(Groups groups, Make make)
-      : groups_(std::move(groups)), memory_(groups_.tp.rank()), exchange_(memory_), parameters_(config(), groups_) {
+  Rank(Groups groups, Make make, bool overlap = true)
+      : groups_(std::move(groups)),
+        memory_(groups_.tp.rank()),
+        exchange_(memory_, overlap),
+        parameters_(config(), groups_) {
     groups_.exchange = &exchange_;
     module_ = make(context_, parameters_);
     for (Parameter* p : module_->parameters()) {
@@ -114,6 +117,10 @@ class Rank {
   }
 
   const Groups& groups() const { return groups_; }
+  Groups release() {
+    stream_.synchronize();
+    return std::move(groups_);
+  }
   const Context& context() const { return context_; }
   const Stream& stream() const { return stream_; }
   Exchange& exchange() { return exchange_; }
@@ -225,6 +232,7 @@ TEST_P(Overlap, RowsAreGatheredAgainBesideInputGradients) {
   });
 }
 
+// And of a pass without overlap.
 TEST_P(Overlap, TheBitsAreThoseOfThePassInHalves) {
   const Case& c = GetParam();
   for (const bool sequence : {false, true})
@@ -233,11 +241,25 @@ TEST_P(Overlap, TheBitsAreThoseOfThePassInHalves) {
       const std::vector<double> whole = rank.take(rank.backward());
       rank.forward();
       EXPECT_EQ(rank.take(rank.backward_in_halves()), whole);
+      Rank serial(rank.release(), c.make, false);
+      EXPECT_EQ(serial.take(serial.backward()), whole);
     });
 }
 
 INSTANTIATE_TEST_SUITE_P(Modules, Overlap, testing::ValuesIn(kCases),
                          [](const auto& one) { return std::string(one.param.name); });
+
+// Then nothing can be beside anything.
+TEST(OverlapOfRegions, WithoutItAllIsOnTheComputeStream) {
+  set_devices(2);
+  Memory memory(0);
+  const Stream compute;
+  for (const bool overlap : {true, false}) {
+    Exchange exchange(memory, overlap);
+    exchange.begin(compute, [&](const Stream& stream) { EXPECT_EQ(&stream == &compute, !overlap); });
+    exchange.join(compute);
+  }
+}
 
 // Reduce-scatter as well as all-reduce.
 TEST(OverlapOfRegions, WorkRunsWhileTheSumWaits) {

@@ -36,6 +36,13 @@ TEST(Bitwise, AnyNumberOfThreads) {
   EXPECT_EQ(first_unequal(one, two), "");
 }
 
+// What is beside what decides no bit.
+TEST(Bitwise, WithoutOverlap) {
+  for (const char* layout : {"--tp 2 --accum 2", "--tp 2 --sp --dp 2 --fsdp full --prefetch both", "--cp 2 --zero 2",
+                             "--pp 2 --tp 2 --accum 2 --zero 1"})
+    EXPECT_EQ(first_unequal(train(kBase + layout), train(kBase + layout + std::string(" --no-overlap"))), "") << layout;
+}
+
 void expect_all_equal(const std::string& base, const std::vector<std::string>& layouts) {
   const Trained first = train(base + layouts.front());
   for (size_t i = 1; i < layouts.size(); ++i)

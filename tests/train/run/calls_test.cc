@@ -157,6 +157,21 @@ TEST(CallsOfModes, WithoutSynchronisationScattersOnceAStep) {
   EXPECT_EQ(calls_in_step({"--dp", "4", "--fsdp", "hybrid", "--no-sync", "--accum", "2"}), hybrid);
 }
 
+// On the stream that computes nothing is beside anything. With overlap there are others.
+TEST(CallsOfModes, WithoutOverlapAllAreOnTheComputeStream) {
+  const Words layouts[] = {{"--dp", "2", "--tp", "2", "--sp", "--fsdp", "full", "--prefetch", "both"},
+                           {"--dp", "2", "--cp", "2", "--zero", "2", "--accum", "2"}};
+  for (const Words& layout : layouts)
+    for (const bool overlap : {true, false}) {
+      Words words = kModel;
+      words.insert(words.end(), layout.begin(), layout.end());
+      if (!overlap) words.push_back("--no-overlap");
+      const std::vector<size_t> streams = streams_of_ranks(words);
+      EXPECT_EQ(streams.size(), 4u);
+      for (const size_t count : streams) EXPECT_EQ(count, overlap ? 3u : 1u) << layout[4];
+    }
+}
+
 // Values travel as they are computed with, gradients as they are summed.
 TEST(CallsOfModes, Bf16GathersHalfAndReducesWhole) {
   const UnitSizes u = units("block", 2);

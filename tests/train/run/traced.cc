@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <optional>
 
 #include "interpose/abi/functions.h"
 #include "interpose/trace/reader.h"
@@ -35,24 +36,24 @@ void add_calls(Calls& calls, const TraceFile& file, const CommInfo& comm) {
           1, static_cast<int64_t>(call.count));
 }
 
-// Ranks are threads, and the thread that made a communicator is the one that made the world's.
-std::vector<Calls> calls_in(const TraceFile& file) {
+void add_streams(std::set<uint64_t>& streams, const TraceFile& file, const CommInfo& comm) {
+  for (const auto& call : file.calls)
+    if (call.comm == comm.serial && call.step == kStep && call.stream != 0) streams.insert(call.stream);
+}
+
+// What each rank has. Ranks are threads, and the thread that made a communicator is the one that made the world's.
+template <class Each>
+std::vector<Each> by_rank(const TraceFile& file, void (*add)(Each&, const TraceFile&, const CommInfo&)) {
   std::map<uint32_t, size_t> ranks;
   for (const CommInfo& comm : file.comms)
     if (comm.name == "world") ranks[comm.creator_tid] = static_cast<size_t>(comm.rank);
-  std::vector<Calls> all(ranks.size());
+  std::vector<Each> all(ranks.size());
   for (const CommInfo& comm : file.comms)
-    if (ranks.count(comm.creator_tid) > 0) add_calls(all.at(ranks[comm.creator_tid]), file, comm);
+    if (ranks.count(comm.creator_tid) > 0) add(all.at(ranks[comm.creator_tid]), file, comm);
   return all;
 }
 
-}  // namespace
-
-std::ostream& operator<<(std::ostream& out, const Total& total) {
-  return out << total.calls << " calls of " << total.elements << " elements in all";
-}
-
-std::vector<Calls> calls_of_ranks(const Words& options, int verdict) {
+std::optional<TraceFile> trace_of(const Words& options, int verdict) {
   const lockstep::test::TemporaryFolder folder;
   Words command = {LOCKSTEP_CLI, "run",          "--host",  "--dir", folder.path("traces"),
                    "--",         LOCKSTEP_TRAIN, "--steps", "3",     "--quiet"};
@@ -64,16 +65,34 @@ std::vector<Calls> calls_of_ranks(const Words& options, int verdict) {
   EXPECT_EQ(diagnosis.status, verdict) << diagnosis.out << diagnosis.err;
   for (const auto& entry : std::filesystem::recursive_directory_iterator(folder.path("traces"))) {
     if (entry.path().extension() != ".lstrace") continue;
-    const auto file = lockstep::trace::read_trace(entry.path());
+    auto file = lockstep::trace::read_trace(entry.path());
     if (!file) {
       ADD_FAILURE() << file.error();
       continue;
     }
     EXPECT_EQ(file->dropped + file->overwritten + file->torn, 0u);
-    return calls_in(*file);
+    return std::move(*file);
   }
   ADD_FAILURE() << "no trace";
-  return {};
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::ostream& operator<<(std::ostream& out, const Total& total) {
+  return out << total.calls << " calls of " << total.elements << " elements in all";
+}
+
+std::vector<Calls> calls_of_ranks(const Words& options, int verdict) {
+  const auto file = trace_of(options, verdict);
+  return file ? by_rank<Calls>(*file, add_calls) : std::vector<Calls>();
+}
+
+std::vector<size_t> streams_of_ranks(const Words& options) {
+  std::vector<size_t> counts;
+  if (const auto file = trace_of(options, 0))
+    for (const auto& streams : by_rank<std::set<uint64_t>>(*file, add_streams)) counts.push_back(streams.size());
+  return counts;
 }
 
 Calls calls_of_all(const Words& options, int verdict) {

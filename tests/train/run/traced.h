@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <map>
 #include <ostream>
+#include <set>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -34,5 +35,7 @@ using Calls = std::map<std::tuple<std::string, std::string, std::string>, Total>
 std::vector<Calls> calls_of_ranks(const Words& options, int verdict = 0);
 // The same where all ranks must make the same calls.
 Calls calls_of_all(const Words& options, int verdict = 0);
+// On how many streams a rank has calls in that step, by rank.
+std::vector<size_t> streams_of_ranks(const Words& options);
 
 }  // namespace train::test
