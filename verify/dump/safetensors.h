@@ -38,9 +38,11 @@ struct StoredTensor {
 // A file, mapped.
 class Safetensors {
  public:
-  static Result<Safetensors> open(const std::filesystem::path& path);
+  // `again` ends the sentence about a file that is cut off: how its writer makes another one.
+  static Result<Safetensors> open(const std::filesystem::path& path, const std::string& again = kDumpAgain);
   // The same checks for bytes in memory, which have to live as long; `name` stands in sentences.
-  static Result<Safetensors> view(const std::byte* bytes, uint64_t size, const std::string& name);
+  static Result<Safetensors> view(const std::byte* bytes, uint64_t size, const std::string& name,
+                                  const std::string& again = kDumpAgain);
 
   Safetensors(Safetensors&& other) noexcept;
   Safetensors& operator=(Safetensors&& other) noexcept;
@@ -54,6 +56,7 @@ class Safetensors {
   const std::string& path() const { return path_; }
 
  private:
+  static constexpr const char* kDumpAgain = "dump this step again";
   Safetensors() = default;
   std::string path_;
   void* map_ = nullptr;

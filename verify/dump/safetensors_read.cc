@@ -24,10 +24,11 @@ using nlohmann::json;
 
 constexpr uint64_t kLengthBytes = 8;
 
-std::string cut_off(const std::string& path, uint64_t size, uint64_t least, const std::string& where) {
+std::string cut_off(const std::string& path, uint64_t size, uint64_t least, const std::string& where,
+                    const std::string& again) {
   return path + ": byte " + std::to_string(size) + ": the safetensors file is truncated, it ends " + where +
-         "; expected at least " + std::to_string(least) +
-         " bytes: copy it again, or, if its writer was killed, dump this step again";
+         "; expected at least " + std::to_string(least) + " bytes: copy it again, or, if its writer was killed, " +
+         again;
 }
 
 // JSON allows a name twice and parsers keep the last; here that would lose a tensor.
@@ -96,8 +97,8 @@ Result<StoredTensor> read_entry(const std::string& where, const std::string& nam
 }
 
 // The tensors in the order of their bytes; each must begin where the one before ended.
-std::string check_bytes(const std::string& path, const std::vector<StoredTensor>& tensors, uint64_t data,
-                        uint64_t size) {
+std::string check_bytes(const std::string& path, const std::vector<StoredTensor>& tensors, uint64_t data, uint64_t size,
+                        const std::string& again) {
   uint64_t at = 0;
   const StoredTensor* before = nullptr;
   for (const StoredTensor& tensor : tensors) {
@@ -114,7 +115,7 @@ std::string check_bytes(const std::string& path, const std::vector<StoredTensor>
     const auto torn = std::find_if(tensors.begin(), tensors.end(), [&](const StoredTensor& tensor) {
       return data + tensor.offset + tensor.bytes > size;
     });
-    return cut_off(path, size, data + at, "in tensor \"" + torn->name + "\"");
+    return cut_off(path, size, data + at, "in tensor \"" + torn->name + "\"", again);
   }
   if (data + at < size)
     return path + ": byte " + std::to_string(data + at) + ": " + std::to_string(size - data - at) +
@@ -126,14 +127,15 @@ std::string system_error() { return std::system_category().message(errno); }
 
 }  // namespace
 
-Result<Safetensors> Safetensors::view(const std::byte* bytes, uint64_t size, const std::string& name) {
-  if (size < kLengthBytes) return Error{cut_off(name, size, kLengthBytes, "before its header")};
+Result<Safetensors> Safetensors::view(const std::byte* bytes, uint64_t size, const std::string& name,
+                                      const std::string& again) {
+  if (size < kLengthBytes) return Error{cut_off(name, size, kLengthBytes, "before its header", again)};
   uint64_t length = 0;
   for (size_t i = kLengthBytes; i-- > 0;) length = length << 8 | static_cast<uint64_t>(bytes[i]);
   if (length > kMaxHeaderBytes)
     return Error{name + ": byte 0: a header of " + std::to_string(length) + " bytes, where at most " +
                  std::to_string(kMaxHeaderBytes) + " are allowed; is it a safetensors file?"};
-  if (length > size - kLengthBytes) return Error{cut_off(name, size, kLengthBytes + length, "in its header")};
+  if (length > size - kLengthBytes) return Error{cut_off(name, size, kLengthBytes + length, "in its header", again)};
   Result<json> header = parse_header(name, reinterpret_cast<const char*>(bytes) + kLengthBytes, length);
   if (!header) return Error{header.error()};
 
@@ -158,7 +160,8 @@ Result<Safetensors> Safetensors::view(const std::byte* bytes, uint64_t size, con
     return std::pair(a.offset, a.bytes) < std::pair(b.offset, b.bytes);
   });
   const uint64_t data = kLengthBytes + length;
-  if (const std::string fault = check_bytes(name, file.tensors_, data, size); !fault.empty()) return Error{fault};
+  if (const std::string fault = check_bytes(name, file.tensors_, data, size, again); !fault.empty())
+    return Error{fault};
   for (size_t i = 0; i < file.tensors_.size(); i++) {
     StoredTensor& tensor = file.tensors_[i];
     tensor.offset += data;
@@ -168,7 +171,7 @@ Result<Safetensors> Safetensors::view(const std::byte* bytes, uint64_t size, con
   return file;
 }
 
-Result<Safetensors> Safetensors::open(const std::filesystem::path& path) {
+Result<Safetensors> Safetensors::open(const std::filesystem::path& path, const std::string& again) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a pipe nobody writes to must not hold us
   if (fd < 0) return Error{path.string() + ": cannot be opened: " + system_error()};
   struct stat status = {};
@@ -180,7 +183,7 @@ Result<Safetensors> Safetensors::open(const std::filesystem::path& path) {
   close(fd);
   if (!regular) return Error{path.string() + ": expected a safetensors file, found something that is not a file"};
   if (map == MAP_FAILED) return Error{path.string() + ": cannot be mapped: " + failed};
-  Result<Safetensors> file = view(static_cast<const std::byte*>(map), size, path.string());
+  Result<Safetensors> file = view(static_cast<const std::byte*>(map), size, path.string(), again);
   if (!file) {
     if (map) munmap(map, size);
     return Error{file.error()};

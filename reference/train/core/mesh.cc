@@ -91,9 +91,10 @@ std::vector<std::vector<int>> Mesh::groups(const std::string& axes) const {
 
 std::string Mesh::text() const {
   std::ostringstream out;
-  out << shape_.world() << " ranks = dp " << shape_.dp << " x pp " << shape_.pp << " x cp " << shape_.cp << " x tp "
-      << shape_.tp << ", order " << shape_.order << "; experts: ep " << shape_.ep << " x edp "
-      << shape_.dp * shape_.cp * shape_.tp / shape_.ep << " in each of " << shape_.pp << " stages\n\n"
+  out << shape_.world() << (shape_.world() == 1 ? " rank" : " ranks") << " = dp " << shape_.dp << " x pp " << shape_.pp
+      << " x cp " << shape_.cp << " x tp " << shape_.tp << ", order " << shape_.order << "; experts: ep " << shape_.ep
+      << " x edp " << shape_.dp * shape_.cp * shape_.tp / shape_.ep
+      << (shape_.pp == 1 ? " in the one stage" : " in each of " + std::to_string(shape_.pp) + " stages") << "\n\n"
       << "rank  dp  pp  cp  tp   ep edp\n";
   const auto cell = [&](int value, size_t width) {
     const std::string text = std::to_string(value);

@@ -77,6 +77,10 @@ Schedule zero_bubble(int stages, int micro_batches, int warm_up) {
   return schedule;
 }
 
+int micro_batches_to_fill(std::string_view name, int stages) {
+  return name == "zero-bubble" ? stages : name == "zero-bubble-2" ? 2 * stages - 1 : 1;
+}
+
 Schedule make_schedule(std::string_view name, int stages, int micro_batches, int chunks) {
   if (name == "gpipe") return gpipe(stages, micro_batches);
   if (name == "interleaved") return interleaved(stages, micro_batches, chunks);

@@ -48,6 +48,10 @@ Schedule interleaved(int stages, int micro_batches, int chunks);
 // window where the three passes take equally long and there are at least 2 * stages - 1 micro-batches.
 Schedule zero_bubble(int stages, int micro_batches, int warm_up);
 
+// From so many micro-batches on a schedule idles no longer than its formula; with fewer, zero-bubble ones run too, but
+// have too little to do while they wait.
+int micro_batches_to_fill(std::string_view name, int stages);
+
 // By the name of --schedule: gpipe, 1f1b, interleaved, zero-bubble (ZB-H1), zero-bubble-2 (ZB-H2). The second function
 // says in a sentence why there is no such schedule; it is empty where there is one.
 Schedule make_schedule(std::string_view name, int stages, int micro_batches, int chunks);

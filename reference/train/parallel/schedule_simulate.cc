@@ -60,25 +60,6 @@ int most_in_flight(const std::vector<Action>& list) {
   return most;
 }
 
-char letter(Pass pass) {
-  switch (pass) {
-    case Pass::forward:
-      return 'F';
-    case Pass::input:
-      return 'B';
-    case Pass::weight:
-      return 'W';
-    case Pass::backward:
-      break;
-  }
-  return 'D';
-}
-
-std::string label(const Action& action) {
-  return letter(action.pass) + std::to_string(action.micro_batch) +
-         std::string(static_cast<size_t>(action.chunk), '\'');
-}
-
 }  // namespace
 
 Timing simulate(const Schedule& schedule, const Costs& costs, std::string* stuck) {
@@ -122,36 +103,6 @@ Timing simulate(const Schedule& schedule, const Costs& costs, std::string* stuck
     timing.in_flight.push_back(most_in_flight(schedule.actions[stage]));
   }
   return timing;
-}
-
-std::string draw(const Schedule& schedule, const Costs& costs) {
-  std::string stuck;
-  const Timing timing = simulate(schedule, costs, &stuck);
-  if (!stuck.empty()) return stuck + "\n";
-  const size_t width = 2 + std::to_string(schedule.micro_batches - 1).size() + static_cast<size_t>(schedule.chunks - 1);
-  std::string text = schedule.name + ": " + std::to_string(schedule.stages) + " stages, " +
-                     std::to_string(schedule.micro_batches) + " micro-batches, " + std::to_string(schedule.chunks) +
-                     (schedule.chunks == 1 ? " chunk a stage\n" : " chunks a stage\n");
-  for (size_t stage = 0; stage < timing.spans.size(); ++stage) {
-    std::string line(width * static_cast<size_t>(timing.makespan), ' ');
-    for (size_t i = 0; i < static_cast<size_t>(timing.makespan); ++i) line[i * width] = '.';
-    for (size_t i = 0; i < timing.spans[stage].size(); ++i) {
-      const Span span = timing.spans[stage][i];
-      const size_t room = width * static_cast<size_t>(span.end - span.begin);
-      std::string cell = label(schedule.actions[stage][i]);
-      cell.resize(room - 1, room > width ? '-' : ' ');  // a pass of several units is drawn as long as it takes
-      line.replace(width * static_cast<size_t>(span.begin), room, cell + ' ');
-    }
-    line.erase(line.find_last_not_of(' ') + 1);
-    text += "stage " + std::to_string(stage) + "  " + line + "\n";
-  }
-  const int64_t work = timing.makespan - timing.idle.front();
-  text += "makespan " + std::to_string(timing.makespan) + ", of it work " + std::to_string(work) + ", bubble " +
-          std::to_string(timing.idle.front()) + " a stage; inside a stage's own window";
-  for (const int64_t idle : timing.window) text += " " + std::to_string(idle);
-  text += "; most in flight";
-  for (const int count : timing.in_flight) text += " " + std::to_string(count);
-  return text + "\n";
 }
 
 }  // namespace train

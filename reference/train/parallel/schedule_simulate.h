@@ -35,8 +35,12 @@ struct Timing {
 // rest is empty.
 Timing simulate(const Schedule& schedule, const Costs& costs, std::string* stuck = nullptr);
 
-// One line a stage, one column a unit of time: "F3" forward of micro-batch 3, "B" and "W" the halves of backward, "D"
-// both (two units); ' after the number for each chunk beyond the first. Then makespan, bubble and what is in flight.
-std::string draw(const Schedule& schedule, const Costs& costs = {});
+// "F3" forward of micro-batch 3, "B" and "W" the halves of backward, "D" both; ' after the number for each chunk beyond
+// the first.
+std::string label(const Action& action);
+
+// One line a stage, a column being as long as the shortest pass. Then makespan, bubble and what is in flight, exactly.
+// `microseconds`: how long a unit of cost is; 0: times are told in units.
+std::string draw(const Schedule& schedule, const Costs& costs = {}, double microseconds = 0);
 
 }  // namespace train

@@ -52,6 +52,14 @@ void check_freeze(const Config& config) {
     refuse("--freeze leaves no parameter to train: leave out a pattern");
 }
 
+void check_evaluation(const Options& o, const Text& text) {
+  const int64_t most = (text.held_out() + o.global_batch - 1) / o.global_batch;
+  if (o.eval_every > 0 && o.eval_every <= o.steps && o.given.count("--eval-batches") > 0 && o.eval_batches > most)
+    refuse("eval-batches x global batch = ", o.eval_batches, " x ", o.global_batch, " = ",
+           o.eval_batches * o.global_batch, " samples, but of the text ", text.held_out(),
+           " are held out (a twentieth): --eval-batches can be at most ", most, "; or take a longer text");
+}
+
 static FsdpSettings fsdp_settings(const Options& o, const Communicators& comms) {
   FsdpSettings settings;
   // ZeRO-3 gathers module by module and keeps nothing.
@@ -60,8 +68,8 @@ static FsdpSettings fsdp_settings(const Options& o, const Communicators& comms) 
   settings.keep_all = o.shard == Shard::grad_op;
   settings.keep_for_step = o.shape.pp > 1;
   settings.no_sync = o.no_sync;
-  settings.prefetch_forward = o.prefetch == "forward" || o.prefetch == "both";
-  settings.prefetch_backward = o.prefetch == "backward" || o.prefetch == "both";
+  settings.prefetch_forward = o.overlap && (o.prefetch == "forward" || o.prefetch == "both");
+  settings.prefetch_backward = o.overlap && (o.prefetch == "backward" || o.prefetch == "both");
   if (o.shard == Shard::hybrid) {
     settings.shard = &comms.shard;
     settings.replicas = &comms.replicas;

@@ -11,6 +11,7 @@
 #include "reference/train/model/model.h"
 #include "reference/train/run/communicators.h"
 #include "reference/train/run/options.h"
+#include "reference/train/run/text.h"
 
 namespace train {
 
@@ -18,6 +19,9 @@ Config config_of(const Options& options);
 
 // Every pattern must name a parameter, and one must be left to train. Throws Refusal.
 void check_freeze(const Config& config);
+
+// A number of batches that was asked for must be there among the held-out samples. Throws Refusal.
+void check_evaluation(const Options& options, const Text& text);
 
 struct StrategyParts {
   const Options& options;

@@ -37,6 +37,35 @@ std::optional<int> first_number(std::initializer_list<const char*> variables) {
   return std::nullopt;
 }
 
+bool is_host_and_port(const std::string& text) {
+  const size_t colon = text.rfind(':');
+  if (colon == std::string::npos || colon == 0) return false;
+  const std::string host = text.substr(0, colon);
+  unsigned port = 0;
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data() + colon + 1, end, port);
+  if (error != std::errc{} || stop != end || port < 1 || port > 65535) return false;
+  if (host.front() == '[') return host.size() > 2 && host.back() == ']';  // an IPv6 address
+  return host.find_first_of(":[] \t") == std::string::npos;
+}
+
+[[noreturn]] void refuse_meeting_name() {
+  refuse("NCCL_COMM_ID is \"", std::getenv("NCCL_COMM_ID"),
+         "\", but must be host:port of rank 0's machine, such as 10.0.0.1:29500 or [fe80::1]:29500: set it so on all "
+         "ranks, or unset it and give --id-file");
+}
+
+// NCCL reads this variable itself and takes an empty one for a name. Here it is as if it were not set, as every empty
+// variable is.
+void check_meeting_name() {
+  const char* name = std::getenv("NCCL_COMM_ID");
+  if (name == nullptr) return;
+  if (*name == '\0')
+    unsetenv("NCCL_COMM_ID");
+  else if (!is_host_and_port(name))
+    refuse_meeting_name();
+}
+
 bool meeting_place(const Options& options) {
   return std::getenv("NCCL_COMM_ID") != nullptr || !options.id_file.empty();
 }
@@ -78,7 +107,9 @@ void ask_for_devices(int ranks) {
 
 ncclUniqueId make_id() {
   ncclUniqueId id;
-  check(ncclGetUniqueId(&id), "ncclGetUniqueId");
+  const ncclResult_t result = ncclGetUniqueId(&id);
+  if (result == ncclInvalidArgument && std::getenv("NCCL_COMM_ID") != nullptr) refuse_meeting_name();  // no such host
+  check(result, "ncclGetUniqueId");
   return id;
 }
 
@@ -121,6 +152,7 @@ int run_threads(int ranks, const RankBody& body, const ncclUniqueId& id) {
 }  // namespace
 
 Launch find_launch(const Options& options) {
+  check_meeting_name();
   const auto rank = number_in("RANK"), world = number_in("WORLD_SIZE");
   Launch launch;
   if (rank && world) {

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <limits>
 
 #include "reference/train/kernels/kernels.h"
 #include "reference/train/parallel/context.h"
@@ -31,6 +32,9 @@ std::vector<int64_t> places_of(const Options& o, const Place& place) {
   return places;
 }
 
+// The sign of a NaN says nothing.
+double shown(double x) { return std::isnan(x) ? std::numeric_limits<double>::quiet_NaN() : x; }
+
 double seconds_since(std::chrono::steady_clock::time_point begin) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
@@ -45,7 +49,7 @@ Training::Training(const Options& options, const Text& text, int rank, int devic
       place_(mesh_.place(rank)),
       comms_(make_communicators(id, rank, mesh_, options.hybrid_shard, options.kv_heads)),
       memory_(device),
-      exchange_(memory_),
+      exchange_(memory_, options.overlap),
       config_(config_of(options)),
       sampler_(options.seed, text.samples()),
       dumps_(options_, comms_, place_, rank, compute_),
@@ -189,7 +193,7 @@ double Training::evaluate() {
   strategy_->gather_all();
   fill(compute_.get(), statistics_, 0);
   double tokens = 0;
-  for (int64_t done = 0; done < options_.eval_batches; ++done) {
+  for (int64_t done = 0; done < options_.eval_batches && done * options_.global_batch < text_.held_out(); ++done) {
     batches_->load_held_out(text_, done * options_.accum * options_.shape.dp, compute_);
     for (int k = 0; k < batches_->size(); ++k) evaluate_batch(k);
     compute_.synchronize();  // the next batches are written where these were read
@@ -231,7 +235,7 @@ void Training::restore(const TrainingState& state) {
 
 void Training::tell(const Step& step, double seconds) const {
   std::printf("step %lld  loss %.6f  norm %.4f  lr %.3g  %.0f tokens/s\n", static_cast<long long>(step.number),
-              step.loss, step.norm, step.rate,
+              shown(step.loss), shown(step.norm), step.rate,
               static_cast<double>(options_.global_batch * options_.seq) / std::max(seconds, 1e-9));
   std::fflush(stdout);
 }
@@ -260,7 +264,7 @@ void Training::run() {
     if (talks && !options_.quiet && loss_scale_.value() > done.loss_scale) tell_loss_scale(done);
     if (options_.eval_every > 0 && n % options_.eval_every == 0) {
       const double loss = evaluate();
-      if (talks) std::printf("step %lld  held-out loss %.6f\n", static_cast<long long>(n), loss);
+      if (talks) std::printf("step %lld  held-out loss %.6f\n", static_cast<long long>(n), shown(loss));
     }
     if (talks) std::fflush(stdout);
   }

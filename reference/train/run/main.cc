@@ -2,6 +2,7 @@
 //
 // lockstep-train: reads the command line, learns which ranks it is, and trains as each of them.
 
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -43,11 +44,17 @@ int train_as(const Options& options, const Text& text, int rank, const ncclUniqu
   }
 }
 
+// With the times of --fake-compute-us, in nanoseconds; without any, all passes of one length.
+std::string drawn_schedule(const Options& o) {
+  const Schedule schedule = make_schedule(o.schedule, o.shape.pp, static_cast<int>(o.accum), o.virtual_stages);
+  const auto nanoseconds = [&](size_t pass) { return std::llround(o.fake_compute_us[pass] * 1000); };
+  if (o.fake_compute_us.empty() || nanoseconds(0) + nanoseconds(1) + nanoseconds(2) == 0) return draw(schedule);
+  return draw(schedule, {nanoseconds(0), nanoseconds(1), nanoseconds(2)}, 0.001);
+}
+
 void print(const Options& options) {
   if (options.print_mesh) std::cout << Mesh(options.shape).text();
-  if (options.print_schedule)
-    std::cout << draw(
-        make_schedule(options.schedule, options.shape.pp, static_cast<int>(options.accum), options.virtual_stages));
+  if (options.print_schedule) std::cout << drawn_schedule(options);
 }
 
 // What asks for something else than a training.
@@ -78,6 +85,7 @@ int run(const Options& options, const Launch& launch, bool& tell) {
       std::fprintf(stderr, "lockstep-train: %s\n", note.c_str());
   set_threads(options.threads);
   const Text text(options.data.empty() ? bundled_text() : options.data, options.seq, options.vocab, options.packed);
+  check_evaluation(options, text);
   if (!options.init.empty()) check_init(options.init, config_of(options));
   if (!options.dump.empty()) check_dump_folder(options.dump);
   return run_ranks(launch, options,

@@ -6,11 +6,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <iomanip>
 #include <sstream>
 
 #include "reference/train/core/device.h"
+#include "reference/train/run/build.h"
 #include "reference/train/run/control_group.h"
 
 namespace train {
@@ -53,11 +55,59 @@ double states_of(const Options& o) {
   return bytes + (moments + master) * wide_value / (o.shard == Shard::none ? 1 : ranks);
 }
 
-double activations_of(const Options& o) {
+// What modules keep for a token of this rank between its two passes, as docs/trainer.md lists it.
+struct Kept {
+  double values = 0, statistics = 0, numbers = 0;
+  Kept& operator+=(const Kept& more) {
+    values += more.values;
+    statistics += more.statistics;
+    numbers += more.numbers;
+    return *this;
+  }
+};
+
+// `outer`: the part of the rows between tensor-parallel regions that this rank has.
+Kept kept_by_attention(const Options& o, const Config& c, double outer) {
+  const Heads heads = heads_of(c, 0, o.shape.tp);
+  const auto columns = static_cast<double>(heads.columns() + heads.queries * heads.width);
+  const bool gathered = o.shape.cp > 1 && o.cp_algo == "ulysses";  // queries, keys, values and result once more
+  return {outer * 2 * static_cast<double>(c.width) + columns * (gathered ? 2 : 1),
+          outer * 2 + static_cast<double>(heads.queries), 0};
+}
+
+// At least so many of a token's choices are served: under a capacity all tokens may want the same experts. Ranks get as
+// many rows as they send, one with another.
+double served(const Config& c) {
+  const auto top_k = static_cast<double>(c.top_k), length = static_cast<double>(c.seq);
+  if (c.capacity == 0) return top_k;
+  const double most = std::ceil(c.capacity * top_k * length / static_cast<double>(c.experts));
+  return top_k * std::min(1.0, most / length);
+}
+
+Kept kept_by_mlp(const Options& o, const Config& c, double outer) {
+  const auto width = static_cast<double>(c.width), hidden = static_cast<double>(c.hidden());
+  if (c.experts == 0) return {outer * 2 * width + 2 * hidden / o.shape.tp, outer * 2, 0};
+  const auto experts = static_cast<double>(c.experts), top_k = static_cast<double>(c.top_k);
+  const double rows = served(c);
+  return {outer * (2 * width + experts + rows * (2 * width + 2 * hidden)), outer * (2 + experts + top_k),
+          outer * (2 * top_k + rows)};
+}
+
+// Of one micro-batch on the stage with the embeddings, or on one between the ends.
+double activations_of(const Options& o, bool embeddings) {
+  const Config c = config_of(o);
+  const double outer = o.sequence_parallel ? 1.0 / o.shape.tp : 1;
+  const auto width = static_cast<double>(c.width);
+  Kept kept;
+  if (embeddings) kept += {outer * width, 0, 0};
+  Kept layer = kept_by_attention(o, c, outer);
+  layer += kept_by_mlp(o, c, outer);
   const Sizes s = sizes_of(o);
-  const double attention = 6 * s.width + 2 * s.keys, mlp = o.experts > 0 ? 0 : 8 * s.width;
-  const double logits = o.shape.pp == 1 ? static_cast<double>(o.vocab) : 0;
-  return s.rows * ((attention + mlp) * s.layers + logits) / s.tp * static_cast<double>(size_of(o.dtype));
+  kept += {layer.values * s.layers, layer.statistics * s.layers, layer.numbers * s.layers};
+  if (o.shape.pp == 1)
+    kept += {outer * width + static_cast<double>(padded_vocab(c, o.shape.tp)) / s.tp, outer * 2 + 3, 0};
+  return s.rows * (kept.values * static_cast<double>(size_of(o.dtype)) +
+                   kept.statistics * static_cast<double>(size_of(wide(o.dtype))) + kept.numbers * 4);
 }
 
 double tokens_of(const Options& o) {
@@ -102,6 +152,7 @@ std::string largest_of(const Options& o, const Needed& n) {
     out << " are " << std::setprecision(3) << n.parameters << " parameters on a rank, which take " << gib(n.states);
   } else {
     out << "micro-batch = " << o.micro_batch << " of seq = " << o.seq;
+    if (n.activations >= n.tokens && o.experts > 0) out << " with experts = " << o.experts << ", top-k = " << o.top_k;
     if (n.activations >= n.tokens)
       out << " has activations that take " << gib(n.activations);
     else
@@ -115,7 +166,7 @@ std::string largest_of(const Options& o, const Needed& n) {
 
 Needed least_memory(const Options& o, bool embeddings) {
   const double parameters = parameters_of(o, embeddings);
-  return {parameters, parameters * states_of(o), activations_of(o), tokens_of(o)};
+  return {parameters, parameters * states_of(o), activations_of(o, embeddings), tokens_of(o)};
 }
 
 static void check_fits(const Options& options, const Needed& largest, double all, const Machine& machine) {

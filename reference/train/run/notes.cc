@@ -4,6 +4,8 @@
 
 #include <cstdlib>
 
+#include "reference/train/parallel/schedule.h"
+
 namespace train {
 namespace {
 
@@ -18,6 +20,7 @@ class Notes {
   void add(bool idle, std::initializer_list<const char*> flags, const std::string& why) {
     for (const char* flag : flags) add(idle, flag, why);
   }
+  void say(std::string sentence) { all_.push_back(std::move(sentence)); }
   std::vector<std::string> take() { return std::move(all_); }
 
  private:
@@ -33,20 +36,33 @@ void on_sharding(Notes& notes, const Options& o) {
   const bool units = is_fsdp(o.shard) || o.shard == Shard::zero3;
   if (o.shard != Shard::none)
     notes.add(summed == 1 && experts == 1, {"--zero", "--fsdp"}, "it shards over dp x cp ranks, and there is one");
-  notes.add(summed == 1 && experts == 1, {"--bucket-mb", "--no-overlap", "--compress", "--topk-fraction", "--no-sync"},
+  notes.add(summed == 1 && experts == 1, {"--bucket-mb", "--compress", "--topk-fraction", "--no-sync"},
             "gradients are summed over dp x cp ranks, and there is one");
+  notes.add(summed == 1 && experts == 1 && s.tp == 1, "--no-overlap",
+            "it is about what dp, cp, tp and ep ranks exchange, and each of these is 1");
   notes.add(o.compress != Compress::topk, "--topk-fraction", "it goes with --compress topk");
   notes.add(units, "--bucket-mb", "ZeRO-3 and FSDP reduce units, not buckets (--wrap)");
   notes.add(!is_fsdp(o.shard), "--wrap", "it makes units of FSDP: give --fsdp");
   notes.add(!units, "--prefetch", "only ZeRO-3 and FSDP gather parameters");
+  notes.add(!o.overlap, "--prefetch", "with --no-overlap nothing is gathered ahead of its use");
   notes.add(o.accum == 1, "--no-sync", "a step has one micro-batch (--accum)");
   notes.add(o.shard == Shard::none || o.shard == Shard::zero1, "--no-sync",
             "plain data parallelism and ZeRO-1 reduce in the last micro-batch anyhow");
 }
 
+// It runs all the same.
+void on_bubble(Notes& notes, const Options& o) {
+  const int fill = micro_batches_to_fill(o.schedule, o.shape.pp);
+  if (o.accum < fill)
+    notes.say("--schedule " + o.schedule + " fills its bubble from accum = " + std::to_string(fill) +
+              " micro-batches on (pp = " + std::to_string(o.shape.pp) + "), and accum = " + std::to_string(o.accum) +
+              ": stages idle for longer than its formula says");
+}
+
 void on_layout(Notes& notes, const Options& o) {
   const Shape& s = o.shape;
   notes.add(s.pp == 1, "--schedule", "pp = 1 has nothing to schedule");
+  on_bubble(notes, o);
   notes.add(s.cp == 1, "--cp-algo", "cp = 1 splits no sequence");
   const int axes = (s.dp > 1) + (s.pp > 1) + (s.cp > 1) + (s.tp > 1);
   notes.add(axes < 2, "--order", "fewer than two of tp, cp, dp and pp have several ranks");

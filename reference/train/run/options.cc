@@ -63,7 +63,8 @@ void add_layout(CLI::App& app, Options& o) {
                "ZeRO 2, 3 and FSDP reduce in the last micro-batch only: whole gradients till then")
       ->group(group);
   app.add_flag_callback(
-         "--no-overlap", [&o] { o.overlap = false; }, "reduce after the backward pass, not during it")
+         "--no-overlap", [&o] { o.overlap = false; },
+         "nothing that dp, cp, tp or ep ranks exchange runs beside computation")
       ->group(group);
   add_choice<Compress>(app, "--compress", o.compress,
                        "gradients on the way between data-parallel ranks: none, bf16 or topk",
@@ -194,9 +195,9 @@ void check_order(const std::string& order) {
 void check_wrap(const std::string& wrap) {
   if (wrap == "block" || wrap == "layer" || wrap == "none") return;
   if (wrap.rfind("size:", 0) == 0 && wrap.size() > 5 && wrap.find_first_not_of("0123456789", 5) == std::string::npos &&
-      wrap.size() < 20)
+      wrap.find_first_not_of('0', 5) != std::string::npos && wrap.size() < 20)
     return;
-  refuse("--wrap is \"", wrap, "\"; expected block, layer, none, or size:N with N parameters");
+  refuse("--wrap is \"", wrap, "\"; expected block, layer, none, or size:N with N parameters, at least 1");
 }
 
 }  // namespace

@@ -2,11 +2,13 @@
 //
 // A text as tokens: its bytes. A sample is a window of `length` tokens and, shifted by one, what should be predicted
 // from them. Windows do not overlap. The last twentieth of them is never trained on, whether there is an evaluation or
-// not, so that asking for one changes nothing.
+// not, so that asking for one changes nothing. A long text is mapped, not read: a training begins at once, and ranks
+// that are processes share its pages.
 
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -22,7 +24,7 @@ class Text {
   int64_t held_out() const { return held_out_; }
 
   // Of token `place` of sample i; samples at and beyond samples() are the held-out ones.
-  int32_t token(int64_t i, int64_t place) const { return bytes_[at(i, place)]; }
+  int32_t token(int64_t i, int64_t place) const { return bytes_.get()[at(i, place)]; }
   int32_t target(int64_t i, int64_t place) const;  // -1: none
   int32_t position(int64_t i, int64_t place) const;
   int32_t document(int64_t i, int64_t place) const;  // inside the sample, from 0
@@ -31,12 +33,16 @@ class Text {
 
  private:
   size_t at(int64_t i, int64_t place) const { return static_cast<size_t>(i * length_ + place); }
+  size_t document_of(size_t byte) const;
+  void find_documents();
+  void check_bytes(int64_t vocab) const;
+
   std::string path_;
   int64_t length_, samples_ = 0, held_out_ = 0;
   bool packed_;
-  std::vector<uint8_t> bytes_;
-  std::vector<int32_t> document_;  // of each byte
-  std::vector<int32_t> begin_;     // place of the document's first byte, of each byte
+  size_t size_ = 0;
+  std::shared_ptr<const uint8_t> bytes_;
+  std::vector<uint32_t> documents_;  // their first bytes, ascending; where texts are packed
 };
 
 // The text that comes with the program, in the build tree as in an installed one.

@@ -68,7 +68,7 @@ std::shared_ptr<const dump::Safetensors> open_init(const std::string& path) {
   const std::filesystem::file_status at = std::filesystem::status(path, failed);
   if (std::filesystem::exists(at) && !std::filesystem::is_regular_file(at))
     throw Refusal(path + " is not a regular file (--init)");
-  auto opened = dump::Safetensors::open(path);
+  auto opened = dump::Safetensors::open(path, "make it again with --save-init");
   if (!opened) throw Refusal(opened.error());
   return std::make_shared<dump::Safetensors>(std::move(*opened));
 }

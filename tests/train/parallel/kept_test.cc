@@ -6,6 +6,7 @@
 
 #include "reference/train/model/config.h"
 #include "reference/train/parallel/pipeline_plan.h"
+#include "reference/train/run/memory_needed.h"
 #include "tests/train/parallel/job.h"
 #include "tests/train/parallel/ranks.h"
 
@@ -159,6 +160,52 @@ TEST(KeptActivations, ExpertsKeepTheRowsThatArrive) {
                                        2 * rows * (width + 2 * static_cast<double>(c.hidden()))) +
                                       2 * loads)
         << layout.name();
+  }
+}
+
+// What the program takes for the least that a micro-batch needs, before it begins, is what the arenas then have.
+double foreseen(const Job& job, const Layout& layout) {
+  const Config& c = job.config;
+  Options o;
+  o.shape = layout.shape;
+  o.sequence_parallel = layout.sequence;
+  o.cp_algo = layout.context == ContextWay::ulysses ? "ulysses" : "ring";
+  o.layers = static_cast<int>(c.layers);
+  o.heads = static_cast<int>(c.heads);
+  o.kv_heads = static_cast<int>(c.key_value_heads());
+  o.width = c.width;
+  o.vocab = c.vocab;
+  o.vocab_multiple = c.vocab_multiple;
+  o.seq = c.seq;
+  o.dtype = c.dtype;
+  o.experts = static_cast<int>(c.experts);
+  o.top_k = static_cast<int>(c.top_k);
+  o.capacity = c.capacity;
+  o.accum = layout.micro_batches;
+  o.micro_batch = kSequences / layout.shape.dp / layout.micro_batches;
+  return least_memory(o, true).activations;
+}
+
+TEST(KeptActivations, AreThoseThatTheProgramForesees) {
+  std::vector<std::pair<Job, Layout>> cases;
+  for (Job job : {kTied, kRotary, kExperts, kCapacity}) {
+    job.steps = 1;
+    job.config.top_k = std::max<int64_t>(job.config.experts, 1);  // so that it is known how many rows arrive
+    const bool experts = job.config.experts > 0;
+    Layout layout = layout_of(experts ? 2 : 1, 1, 1, 1);
+    layout.shape.ep = layout.shape.dp;
+    cases.emplace_back(job, layout);
+    layout = layout_of(1, 1, 1, 2);
+    layout.sequence = experts;
+    layout.shape.ep = experts ? 2 : 1;
+    cases.emplace_back(job, layout);
+    layout = layout_of(1, 1, 2, 1);
+    layout.context = ContextWay::ulysses;
+    cases.emplace_back(job, layout);
+  }
+  for (const auto& [job, layout] : cases) {
+    const double kept = bytes(job, layout);
+    EXPECT_NEAR(foreseen(job, layout), kept, 0.02 * kept) << layout.name() << " experts " << job.config.experts;
   }
 }
 

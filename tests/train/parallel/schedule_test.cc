@@ -101,6 +101,19 @@ TEST(Schedule, ZeroBubbleTwoIdlesOnlyForTheWeightsThatDoNotFill) {
       }
 }
 
+// With fewer micro-batches they run, but idle longer than with many.
+TEST(Schedule, ZeroBubblesNeedMicroBatchesToFillThemWith) {
+  for (const Costs& c : kCosts)
+    for (int p = 2; p <= 8; ++p)
+      for (const int warm_up : {1, 2}) {
+        const int fill = micro_batches_to_fill(warm_up == 1 ? "zero-bubble" : "zero-bubble-2", p);
+        const auto idle = [&](int m) { return timing_of(zero_bubble(p, m, warm_up), c).window.front(); };
+        for (int m = fill; m <= 4 * p; ++m) EXPECT_EQ(idle(m), idle(4 * p)) << p << ' ' << m;
+        for (int m = 1; m < fill; ++m) EXPECT_GT(idle(m), idle(4 * p)) << p << ' ' << m;
+      }
+  for (const char* other : {"gpipe", "1f1b", "interleaved"}) EXPECT_EQ(micro_batches_to_fill(other, 8), 1);
+}
+
 TEST(Schedule, EveryScheduleMakesEveryPassOnceInTheOrderOfMicroBatchesAndNeverWaitsForItself) {
   for (int p = 1; p <= 6; ++p)
     for (int m = 1; m <= 13; ++m)
@@ -143,6 +156,21 @@ TEST(Schedule, DrawnOneLineAStage) {
             "stage 0  F0  F1  F0' F1' .   .   D0'---- .   D1'---- D0----- D1-----\n"
             "stage 1  .   F0  F1  F0' D0'---- F1' D1'---- D0----- D1----- .   .\n"
             "makespan 15, of it work 12, bubble 3 a stage; inside a stage's own window 3 0; most in flight 4 3\n");
+}
+
+// Passes of other lengths, in microseconds; what is told is exact, what is drawn is rounded to columns.
+TEST(Schedule, DrawnAsLongAsItsPassesTake) {
+  EXPECT_EQ(draw(one_forward_one_backward(2, 2), {10000, 12500, 8000}, 0.001),
+            "1f1b: 2 stages, 2 micro-batches, 1 chunk a stage; F 10, B 12.5, W 8, a column 10 us\n"
+            "stage 0  F0 F1 .  .  D0--- .  D1---\n"
+            "stage 1  .  F0 D0--- F1 D1--- .  .\n"
+            "makespan 91.5 us, of it work 61, bubble 30.5 a stage; inside a stage's own window 30.5 0; most in flight "
+            "2 1\n");
+  EXPECT_EQ(draw(gpipe(1, 1), {0, 3, 1}),
+            "gpipe: 1 stage, 1 micro-batch, 1 chunk a stage\n"
+            "stage 0  D0\n"
+            "makespan 4, of it work 4, bubble 0 a stage; inside a stage's own window 0; most in flight 1\n");
+  EXPECT_LT(draw(gpipe(2, 2), {1, 1000000000, 1}).size(), 150000u);
 }
 
 }  // namespace

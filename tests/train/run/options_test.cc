@@ -100,6 +100,8 @@ TEST(TrainOptions, ImpossibleLayoutsAreRefusedWithTheEquation) {
       {"--fsdp hybrid --hybrid-shard 3", 4, "(dp x cp) % hybrid-shard = (4 x 1) % 3"},
       {"--order tp-cp-dp", 1, "names each of tp, cp, dp and pp once"},
       {"--wrap size:x", 1, "expected block, layer, none, or size:N"},
+      {"--wrap size:0", 1,
+       "--wrap is \"size:0\"; expected block, layer, none, or size:N with N parameters, at least 1"},
       {"--zero 1 --fsdp full", 2, "excludes"},
       {"--zero 4", 2, "--zero is 4, but must be 0, 1, 2 or 3"},
       {"--compress bf16 --zero 1", 2, "plain data parallelism"},
@@ -193,7 +195,10 @@ TEST(TrainOptions, WhatHasNoEffectIsTold) {
       {"--fsdp full --tp 2", 2, "--fsdp has no effect: it shards over dp x cp ranks, and there is one"},
       {"--bucket-mb 1", 1, "--bucket-mb has no effect: gradients are summed over dp x cp ranks, and there is one"},
       {"--compress topk", 1, "--compress has no effect: gradients are summed over dp x cp ranks, and there is one"},
-      {"--no-overlap", 1, "--no-overlap has no effect: gradients are summed over dp x cp ranks, and there is one"},
+      {"--no-overlap --pp 2", 2,
+       "--no-overlap has no effect: it is about what dp, cp, tp and ep ranks exchange, and each of these is 1"},
+      {"--no-overlap --fsdp full --prefetch both", 2,
+       "--prefetch has no effect: with --no-overlap nothing is gathered ahead of its use"},
       {"--bucket-mb 1 --fsdp full", 2, "--bucket-mb has no effect: ZeRO-3 and FSDP reduce units, not buckets (--wrap)"},
       {"--wrap layer", 2, "--wrap has no effect: it makes units of FSDP: give --fsdp"},
       {"--wrap layer --zero 3", 2, "--wrap has no effect: it makes units of FSDP: give --fsdp"},
@@ -203,6 +208,12 @@ TEST(TrainOptions, WhatHasNoEffectIsTold) {
        "--no-sync has no effect: plain data parallelism and ZeRO-1 reduce in the last micro-batch anyhow"},
       {"--topk-fraction 0.1", 2, "--topk-fraction has no effect: it goes with --compress topk"},
       {"--schedule gpipe", 2, "--schedule has no effect: pp = 1 has nothing to schedule"},
+      {"--pp 4 --schedule zero-bubble-2 --accum 6", 4,
+       "--schedule zero-bubble-2 fills its bubble from accum = 7 micro-batches on (pp = 4), and accum = 6: stages idle "
+       "for longer than its formula says"},
+      {"--pp 4 --schedule zero-bubble --accum 3", 4,
+       "--schedule zero-bubble fills its bubble from accum = 4 micro-batches on (pp = 4), and accum = 3: stages idle "
+       "for longer than its formula says"},
       {"--cp-algo ulysses", 2, "--cp-algo has no effect: cp = 1 splits no sequence"},
       {"--order tp-dp-cp-pp", 2, "--order has no effect: fewer than two of tp, cp, dp and pp have several ranks"},
       {"--top-k 1", 1, "--top-k has no effect: the model has no experts (--experts)"},
@@ -224,7 +235,8 @@ TEST(TrainOptions, WhatHasNoEffectIsTold) {
   EXPECT_TRUE(notes("--id-file x", 2, process).empty());
   for (const char* line :
        {"--zero 1 --bucket-mb 1 --no-overlap", "--fsdp full --wrap layer --prefetch both --accum 2 --no-sync",
-        "--compress topk --topk-fraction 0.1", "--pp 2 --schedule gpipe --order pp-tp-cp-dp",
+        "--compress topk --topk-fraction 0.1", "--pp 2 --schedule gpipe --order pp-tp-cp-dp", "--tp 4 --no-overlap",
+        "--pp 4 --schedule zero-bubble --accum 4", "--pp 4 --schedule zero-bubble-2 --accum 7",
         "--cp 2 --cp-algo ulysses --zero 2", "--experts 4 --top-k 1 --capacity 2 --ep 2 --zero 1",
         "--warmup 2 --decay-steps 9 --min-lr 0 --loss-scale 2 --loss-scale-growth 3", "--zero 3 --prefetch none"})
     EXPECT_TRUE(notes(line, 4).empty()) << line << ": " << notes(line, 4).front();
@@ -237,7 +249,8 @@ TEST(TrainOptions, LeastMemoryFollowsTheFormulas) {
   const Needed one = least("", 1);
   EXPECT_NEAR(one.parameters, 124.4e6, 0.2e6);
   EXPECT_NEAR(one.states, 16 * one.parameters, 1);
-  EXPECT_NEAR(one.activations, 2048 * (16 * 768. * 12 + 50257) * 4, 1);
+  const double layer = 16 * 768. + 12 + 4, ends = 2 * 768. + 50257 + 5;  // values and statistics of a token
+  EXPECT_NEAR(one.activations, 2048 * (12 * layer + ends) * 4, 1);
   EXPECT_NEAR(least("--zero 1", 4).states, (4 + 4 + 2) * one.parameters, 1);
   EXPECT_NEAR(least("--zero 2", 4).states, (4 + 1 + 2) * one.parameters, 1);
   EXPECT_NEAR(least("--zero 3", 4).states, 4 * one.parameters, 1);
