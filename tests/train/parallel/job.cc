@@ -4,7 +4,6 @@
 
 #include <cmath>
 #include <mutex>
-#include <random>
 
 #include "reference/train/kernels/kernels.h"
 #include "reference/train/model/model.h"
@@ -31,8 +30,9 @@ namespace {
 struct Text {
   int vocab;
   int32_t token(int64_t sequence, int64_t place) const {
-    return static_cast<int32_t>(std::mt19937(static_cast<unsigned>(sequence * 1000 + place))() %
-                                static_cast<unsigned>(vocab));
+    uint64_t x = static_cast<uint64_t>(sequence * 1000 + place + 1) * 0x9e3779b97f4a7c15;  // as splitmix64 mixes
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9;
+    return static_cast<int32_t>((x ^ x >> 32) % static_cast<uint64_t>(vocab));
   }
   static int64_t border(int64_t sequence) { return sequence % 3 == 0 ? kLength : 3 + sequence % 7; }
   int32_t target(int64_t sequence, int64_t place) const {

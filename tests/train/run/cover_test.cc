@@ -19,7 +19,6 @@
 #include <algorithm>
 #include <array>
 #include <random>
-#include <set>
 
 #include "tests/train/run/command_line.h"
 #include "tests/train/run/harness.h"
@@ -82,36 +81,43 @@ Choice draw(std::mt19937& random) {
   return c;
 }
 
-using Pair = std::array<int, 4>;
-std::set<Pair> pairs_of(const Choice& c) {
-  std::set<Pair> pairs;
+// Pairs of answers have numbers: there are up to 8 answers to each of up to 16 questions.
+constexpr size_t kPairs = 16 * 8 * 16 * 8;
+std::vector<size_t> pairs_of(const Choice& c) {
+  std::vector<size_t> pairs;
+  const auto answer = [&](size_t question) { return question * 8 + static_cast<size_t>(c[question]); };
   for (size_t a = 0; a < c.size(); ++a)
-    for (size_t b = 0; b < a; ++b) pairs.insert({static_cast<int>(a), c[a], static_cast<int>(b), c[b]});
+    for (size_t b = 0; b < a; ++b) pairs.push_back(answer(a) * 16 * 8 + answer(b));
   return pairs;
 }
 
 // Legal layouts that together have every pair of answers that any legal layout of a large sample has.
 std::vector<Choice> pairwise() {
   std::mt19937 random(1);
-  std::vector<std::pair<Choice, std::set<Pair>>> sample;
-  std::set<Pair> open;
+  std::vector<std::pair<Choice, std::vector<size_t>>> sample;
+  std::vector<int> open(kPairs);
   for (int i = 0; i < 30000; ++i) {
     const Choice c = draw(random);
     if (!legal(c)) continue;
     sample.emplace_back(c, pairs_of(c));
-    open.insert(sample.back().second.begin(), sample.back().second.end());
+    for (const size_t pair : sample.back().second) open[pair] = 1;
   }
   std::vector<Choice> cover;
-  while (!open.empty()) {
-    const auto fresh = [&](const std::set<Pair>& pairs) {
-      return std::count_if(pairs.begin(), pairs.end(), [&](const Pair& pair) { return open.count(pair) > 0; });
-    };
-    const auto best = std::max_element(sample.begin(), sample.end(),
-                                       [&](const auto& a, const auto& b) { return fresh(a.second) < fresh(b.second); });
-    for (const Pair& pair : best->second) open.erase(pair);
+  while (true) {
+    int most = 0;
+    const std::pair<Choice, std::vector<size_t>>* best = nullptr;
+    for (const auto& one : sample) {
+      int fresh = 0;
+      for (const size_t pair : one.second) fresh += open[pair];
+      if (fresh > most) {
+        most = fresh;
+        best = &one;
+      }
+    }
+    if (best == nullptr) return cover;
+    for (const size_t pair : best->second) open[pair] = 0;
     cover.push_back(best->first);
   }
-  return cover;
 }
 
 // The experts of every token in the order of their logits, by step and layer.
