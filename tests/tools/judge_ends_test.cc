@@ -173,6 +173,59 @@ TEST(Judge, WhoEndedInAnotherWayIsSaidToHave) {
   EXPECT_NE(how.find("rank 3: it ended with exit status 3"), std::string::npos) << how;
 }
 
+// A crash, and later the end of a rank that did not wait for anybody in NCCL: a reaction where one clock tells the
+// order.
+struct Later {
+  double seconds;
+  int status;  // exit status; of a negative one the signal
+  bool one_host, named;
+};
+
+TEST(Judge, WhoEndsAfterACrashIsToldWithIt) {
+  for (const Later& later : {Later{0.7, 1, true, false}, Later{0.7, -SIGABRT, true, false}, Later{0.2, 1, true, true},
+                             Later{0.7, 1, false, true}, Later{2.5, 1, false, false}, Later{0.7, -SIGSEGV, true, true},
+                             Later{0.7, -SIGKILL, true, true}, Later{30, 1, true, true}}) {
+    SCOPED_TRACE(testing::Message() << later.seconds << " s later, " << later.status);
+    HandMadeJob job(4, later.one_host ? std::vector<int>{0, 2, 4, 6} : std::vector<int>{0, 1, 4, 6});
+    job.comm("world", {0, 1, 2, 3});
+    job.call_all("world");
+    job.call(0, "world"), job.call(2, "world");
+    job.dies(1, SIGSEGV);
+    job.wait(later.seconds);
+    later.status < 0 ? job.dies(3, -later.status) : job.exits(3, later.status);
+    job.wait(kThreshold + 5);
+    const Judged judged = judge_job(job);
+    ASSERT_FALSE(judged.diagnosis.findings.empty());
+    EXPECT_EQ(judged.diagnosis.verdict, Verdict::failed);
+    EXPECT_EQ(judged.first().kind, Kind::died);
+    EXPECT_EQ(judged.culprits(), job.numbers(later.named ? std::vector<int>{1, 3} : std::vector<int>{1}));
+    EXPECT_EQ(judged.victims(), job.numbers(later.named ? std::vector<int>{0, 2} : std::vector<int>{0, 2, 3}));
+    EXPECT_EQ(judged.first().summary.find("rank 6 followed: it ") != std::string::npos, !later.named)
+        << judged.first().summary;
+    for (size_t i = 1; i < judged.diagnosis.findings.size(); i++)
+      EXPECT_TRUE(judged.diagnosis.findings[i].culprits.empty()) << judged.diagnosis.findings[i].summary;
+  }
+}
+
+// What came before a crash was not brought about by it; and a clean end is never a reaction.
+TEST(Judge, WhoEndsBeforeACrashOrWellIsNamed) {
+  for (const bool well : {true, false}) {
+    HandMadeJob job(4, {0, 2, 4, 6});
+    job.comm("world", {0, 1, 2, 3});
+    job.call_all("world");
+    job.call(0, "world"), job.call(2, "world");
+    if (well) job.dies(1, SIGSEGV), job.wait(0.7), job.exits(3, 0);
+    if (!well) job.exits(3, 3), job.wait(0.7), job.dies(1, SIGSEGV);
+    job.wait(kThreshold + 5);
+    std::vector<int> named;
+    const Judged judged = judge_job(job);
+    for (const Finding& finding : judged.diagnosis.findings)
+      for (const size_t rank : finding.culprits) named.push_back(judged.run->ranks[rank].number);
+    std::sort(named.begin(), named.end());
+    EXPECT_EQ(named, (std::vector<int>{2, 6})) << judged.first().summary;
+  }
+}
+
 TEST(Judge, AHeartbeatThatStoppedInCopiedTraces) {
   HandMadeJob job(3, {0, 1, 2});
   job.comm("world", {0, 1, 2});

@@ -134,9 +134,8 @@ Result<Job> load_job(const std::string& folder) {
   Result<Found> found = find_traces(folder);
   if (!found) return Error{found.error()};
   if (found->traces.empty()) {
-    const std::string why =
-        found->unfinished ? fmt::format("{} unfinished ones only", found->unfinished) : "none there";
-    return Error{fmt::format("{}: no trace files (*{}) in it, {}; start the job with `lockstep run`", folder,
+    const std::string why = found->unfinished ? fmt::format(", only {} unfinished", found->unfinished) : "";
+    return Error{fmt::format("{}: no trace files (*{}) in it{}; start the job with `lockstep run`", folder,
                              trace::kFileSuffix, why)};
   }
   Job job;
@@ -147,9 +146,12 @@ Result<Job> load_job(const std::string& folder) {
     if (one.process) processes.push_back(std::move(*one.process));
     if (!one.why_not.empty()) job.left_out.push_back(std::move(one.why_not));
   }
-  if (processes.empty())
-    return Error{fmt::format("{}: none of its {} trace files can be read; the first: {}", folder, found->traces.size(),
-                             job.left_out.front())};
+  if (processes.empty()) {  // the reasons why stand at the end, one a file
+    const std::string& why = job.left_out[job.left_out.size() - found->traces.size()];
+    return Error{found->traces.size() == 1 ? fmt::format("{}: its only trace file cannot be read: {}", folder, why)
+                                           : fmt::format("{}: none of its {} trace files can be read; the first: {}",
+                                                         folder, found->traces.size(), why)};
+  }
   job.runs = assemble_runs(std::move(processes));
   return job;
 }

@@ -5,6 +5,7 @@
 // was ended by whoever ended the whole job.
 
 #include <algorithm>
+#include <string>
 
 #include "tools/job/lookup.h"
 #include "tools/judge/rules.h"
@@ -85,6 +86,22 @@ Departure departure_of(const Evidence& evidence, const Wait& wait, size_t rank) 
   if (life.end != End::clean && was_stopped(evidence, rank)) return departure;  // with all the others
   departure = {life.end == End::clean ? Kind::left_early : Kind::died, true, life.when, "it " + end_in_words(life)};
   return departure;
+}
+
+std::vector<size_t> deaths_before(const Evidence& evidence, size_t rank) {
+  const Life& life = evidence.life(rank);
+  const bool by_itself = life.end == End::status || (life.end == End::signal && !is_struck(life));
+  if (!by_itself || !life.time_known) return {};
+  const std::string host = evidence.file(rank).header.host;
+  std::vector<size_t> before;
+  for (size_t other = 0; other < evidence.run.ranks.size(); other++) {
+    const Life& its = evidence.life(other);
+    if (!is_struck(its) || !its.time_known) continue;
+    const int64_t apart = life.when.wall_ns - its.when.wall_ns;
+    const int64_t needed = host == evidence.file(other).header.host ? kHeadStart : kClocksOfHosts;
+    if (apart >= needed && apart <= kReaction) before.push_back(other);
+  }
+  return before;
 }
 
 }  // namespace lockstep

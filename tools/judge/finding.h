@@ -102,6 +102,7 @@ struct Finding {
   trace::Time since;                  // when the first victim began to wait, or when it happened
   int64_t pending_ns = 0;             // how long the longest waiter had waited by its own last sign of life
   std::optional<uint64_t> stuck_seq;  // mismatches: where the job hangs because of it
+  std::optional<size_t> joined;       // of the making of a communicator: how many ranks are known to have called it
   std::string detail;                 // what the rule saw beyond the fields above, one clause
 
   // Filled in by explain().

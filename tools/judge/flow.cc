@@ -123,12 +123,17 @@ void Flow::lower_row(size_t comm, uint64_t seq) {
   }
 }
 
-void Flow::lower_edge(const EdgeKey& edge, uint64_t number) {
+const std::vector<Flow::Place>& Flow::halves_of(const EdgeKey& edge, uint64_t number) const {
+  static const std::vector<Place> none;
   const auto found = layout_->messages.find(edge);
-  if (found == layout_->messages.end()) return;
+  if (found == layout_->messages.end()) return none;
   const auto halves = found->second.find(number);
-  if (halves == found->second.end()) return;
-  lowered_.insert(lowered_.end(), halves->second.begin(), halves->second.end());
+  return halves == found->second.end() ? none : halves->second;
+}
+
+void Flow::lower_edge(const EdgeKey& edge, uint64_t number) {
+  const std::vector<Place>& halves = halves_of(edge, number);
+  lowered_.insert(lowered_.end(), halves.begin(), halves.end());
 }
 
 void Flow::lower(const Place& place) {
@@ -211,16 +216,25 @@ bool Flow::is_clear_before(size_t rank, size_t comm, uint64_t seq) const {
 }
 
 bool Flow::is_behind_row(const EdgeKey& edge, uint64_t number) const {
-  const auto found = layout_->messages.find(edge);
-  if (found == layout_->messages.end()) return false;
-  const auto halves = found->second.find(number);
-  if (halves == found->second.end()) return false;
+  const std::vector<Place>& halves = halves_of(edge, number);
   const auto is_open_row = [&](const Op& op) {
     return !op.message && evidence_.table.comms[op.comm].members[op.member].info->coll_completed;
   };
-  return std::any_of(halves->second.begin(), halves->second.end(), [&](const Place& place) {
+  return std::any_of(halves.begin(), halves.end(), [&](const Place& place) {
     const Stream& ops = layout_->streams[place.rank][place.stream];
     return std::any_of(ops.begin(), ops.begin() + static_cast<std::ptrdiff_t>(place.at), is_open_row);
+  });
+}
+
+bool Flow::is_one_of_several(const EdgeKey& edge, uint64_t number) const {
+  const std::vector<Place>& halves = halves_of(edge, number);
+  return std::any_of(halves.begin(), halves.end(), [&](const Place& place) {
+    const Stream& ops = layout_->streams[place.rank][place.stream];
+    const auto goes_with_it = [&](const Op& other) {
+      return other.message && other.group && other.group == ops[place.at].group;
+    };
+    return (place.at > 0 && goes_with_it(ops[place.at - 1])) ||
+           (place.at + 1 < ops.size() && goes_with_it(ops[place.at + 1]));
   });
 }
 

@@ -49,6 +49,8 @@ class Flow {
   bool is_clear_before(size_t rank, size_t comm, uint64_t seq) const;
   // Is a collective that is known not to have completed in front of this message, at either end?
   bool is_behind_row(const EdgeKey& edge, uint64_t number) const;
+  // Is this message in one group with others, at an end that has made its half?
+  bool is_one_of_several(const EdgeKey& edge, uint64_t number) const;
   // Has everything the rank launched completed, as far as is known? False when it is not known.
   bool all_completed(size_t rank) const;
   // Per stream of a rank what is first in line, in order. Where it is not known what has completed, the newest.
@@ -88,6 +90,7 @@ class Flow {
   using Done = std::vector<std::unordered_map<uint64_t, uint64_t>>;  // by rank: stream -> newest event completed
   static void add_ops_of(const Comm& comm, size_t index, size_t at, Layout& layout, Done& done);
   static void settle(size_t rank, Layout& layout);
+  const std::vector<Place>& halves_of(const EdgeKey& edge, uint64_t number) const;  // of a message, as far as made
   void lower(const Place& place);
   void lower_row(size_t comm, uint64_t seq);
   void lower_edge(const EdgeKey& edge, uint64_t number);

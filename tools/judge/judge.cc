@@ -68,16 +68,17 @@ trace::Time last_move(const trace::TraceFile& file, const Rank& rank) {
 }
 
 // Errors before warnings before notes; what could not be traced to anybody after what could, and last what nobody can
-// say who was to make; within each the earliest first, and an end before a mere absence. Everything after that makes
-// the order the same however the traces were found.
+// say who was to make; calls that differ and whose turn never came after what is in front of them; within each the
+// earliest first, and an end before a mere absence. Everything after that makes the order the same however the traces
+// were found.
 void sort_findings(std::vector<Finding>& findings) {
   const auto openness = [](const Finding& finding) {
     const bool nobody = finding.culprits.empty() && finding.traceless.empty();
     return !nobody ? 0 : finding.kind == Kind::init_incomplete ? 2 : finding.kind == Kind::stalled_together ? 1 : 0;
   };
   const auto key = [&](const Finding& finding) {
-    return std::make_tuple(finding.severity, openness(finding), finding.since.wall_ns, !is_mismatch(finding.kind),
-                           finding.kind, finding.comm, finding.seq, finding.culprits);
+    return std::make_tuple(finding.severity, openness(finding), !finding.begun, finding.since.wall_ns,
+                           !is_mismatch(finding.kind), finding.kind, finding.comm, finding.seq, finding.culprits);
   };
   std::stable_sort(findings.begin(), findings.end(), [&](const Finding& a, const Finding& b) {
     if (a.severity == b.severity && a.comm == b.comm && (a.kind == Kind::died) != (b.kind == Kind::died))
@@ -100,8 +101,8 @@ void first_mismatch_first(std::vector<Finding>& findings) {
   if (findings.empty() || !findings.front().comm || !findings.front().seq) return;
   const Finding& first = findings.front();
   const auto earlier = std::find_if(findings.begin() + 1, findings.end(), [&](const Finding& finding) {
-    return is_mismatch(finding.kind) && finding.severity == first.severity && finding.comm == first.comm &&
-           finding.seq && *finding.seq <= *first.seq;
+    return is_mismatch(finding.kind) && finding.begun && finding.severity == first.severity &&
+           finding.comm == first.comm && finding.seq && *finding.seq <= *first.seq;
   });
   if (earlier != findings.end()) std::rotate(findings.begin(), earlier, earlier + 1);
 }
@@ -122,12 +123,15 @@ void add_marks(const Evidence& evidence, Finding& finding) {
   }
 }
 
-// A death is a failure whatever waits for it; else a job in which somebody waits for ever is hung, whatever the cause.
+// A death is a failure whatever waits for it; else a job in which somebody waits for ever is hung, whatever the cause:
+// also behind something that nobody can see, so that the turn of a call does not come.
 Verdict verdict_of(const std::vector<Finding>& findings) {
   const Finding& root = findings.front();
   if (root.kind == Kind::died || root.kind == Kind::comm_error || root.kind == Kind::duplicate_device)
     return Verdict::failed;
-  const auto hangs = [](const Finding& finding) { return finding.severity == Severity::error && finding.hangs; };
+  const auto hangs = [](const Finding& finding) {
+    return finding.severity == Severity::error && (finding.hangs || (finding.seq && !finding.begun));
+  };
   if (std::any_of(findings.begin(), findings.end(), hangs)) return Verdict::hung;
   return is_mismatch(root.kind) || root.kind == Kind::result_divergence ? Verdict::mismatch : Verdict::unknown;
 }

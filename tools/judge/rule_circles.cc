@@ -37,6 +37,43 @@ bool belongs_elsewhere(const Evidence& evidence, const Wait& wait) {
   return false;
 }
 
+// A call that somebody left out, and who goes on to wait in one that its peers have launched behind it: the left-out
+// call holds up the very rank it waits for, and no second wait is in between. The two ranks; empty = it does not.
+std::vector<size_t> circle_over_streams(const Graph& graph, const Wait& wait) {
+  Flow behind = graph.empty;
+  behind.block(wait);
+  for (const size_t rank : wait.absent)
+    if (graph.stances[rank] == Stance::held && behind.holds(rank)) return {rank, wait.waiting.front()};
+  return {};
+}
+
+// No two waits make the circle: one does by itself, over what is on the streams or in a group.
+void close_by_itself(const Graph& graph, const std::vector<size_t>& oldest, Finding& finding) {
+  if (const Wait* odd = odd_message(graph, oldest)) {
+    finding = blank_finding(graph.evidence, *odd);
+    finding.kind = Kind::group_mismatch;
+    return;
+  }
+  for (const size_t index : oldest) {
+    std::vector<size_t> ranks = circle_over_streams(graph, graph.waits[index]);
+    if (ranks.empty()) continue;
+    finding = blank_finding(graph.evidence, graph.waits[index]);
+    finding.kind = Kind::cross_communicator_cycle;
+    finding.cycle = std::move(ranks);
+    return;
+  }
+}
+
+// Those who wait, and those who sit in what all have launched and what stands behind one of these waits.
+void add_victims(const Graph& graph, const std::vector<size_t>& among, Finding& finding) {
+  Flow behind = graph.empty;
+  for (const size_t wait : among) {
+    add_unique(finding.victims, graph.waits[wait].waiting, finding.culprits);
+    behind.block(graph.waits[wait]);
+  }
+  add_unique(finding.victims, stuck_in(graph, behind, graph.evidence.threshold_ns / 2), finding.culprits);
+}
+
 }  // namespace
 
 Finding blame_circle(const Graph& graph, const std::vector<size_t>& among) {
@@ -60,11 +97,8 @@ Finding blame_circle(const Graph& graph, const std::vector<size_t>& among) {
   finding.kind = by_messages                          ? Kind::p2p_cycle
                  : through.size() == 2 && collectives ? Kind::order_inversion
                                                       : Kind::cross_communicator_cycle;
-  if (const Wait* odd = through.empty() ? odd_message(graph, oldest) : nullptr) {
-    finding = blank_finding(evidence, *odd);
-    finding.kind = Kind::group_mismatch;
-  }
   finding.cycle = std::move(circle.ranks);
+  if (through.empty()) close_by_itself(graph, oldest, finding);
   finding.confidence = Confidence::likely;
   finding.doubts.push_back("what the host waited for is told by the stacks and the order of calls alone");
   if (finding.kind == Kind::order_inversion)
@@ -77,7 +111,7 @@ Finding blame_circle(const Graph& graph, const std::vector<size_t>& among) {
       finding.doubts.push_back("that the call belongs on the smaller communicator follows from earlier calls there");
       break;
     }
-  for (const size_t wait : among) add_unique(finding.victims, graph.waits[wait].waiting, finding.culprits);
+  add_victims(graph, among, finding);
   return finding;
 }
 

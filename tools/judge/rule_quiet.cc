@@ -122,14 +122,15 @@ struct Late {
 
 Late latest_comer(const Evidence& evidence, const std::vector<Wait>& waits) {
   const Flow empty(evidence);
-  const Graph graph{evidence, waits, {}, empty, stances_of(evidence, waits, {}, empty)};
+  const std::set<size_t> explained;
+  const Graph graph = graph_of(evidence, waits, explained, {}, empty);
   Late late;
   for (const Wait& wait : waits) {
     if (wait.absent.empty() || (late.wait && late.wait->age_ns >= wait.age_ns)) continue;
     std::vector<size_t> ranks;
     for (const size_t rank : wait.absent) {
       const Stance stance = graph.stances[rank];
-      const bool waits_itself = stance == Stance::held || where_it_sits(evidence, rank) == Sits::waiting;
+      const bool waits_itself = stance == Stance::held || graph.sits[rank] == Sits::waiting;
       if (stance == Stance::own || !waits_itself) ranks.push_back(rank);
     }
     if (!ranks.empty()) late = {&wait, std::move(ranks)};

@@ -69,6 +69,9 @@ struct Departure {
   std::string how;  // one clause; empty when it is simply alive
 };
 Departure departure_of(const Evidence& evidence, const Wait& wait, size_t rank);
+// Ranks that were struck down before this one ended by itself, by a watchdog's hand or on request, and so near that it
+// may be a reaction. Empty where it was struck as well, ended well, or no clock tells the order.
+std::vector<size_t> deaths_before(const Evidence& evidence, size_t rank);
 
 // --- rule_mismatch.cc ---
 // The first row of each communicator whose calls differ, and calls with count 0 where others pass n.
@@ -92,9 +95,11 @@ Sits where_it_sits(const Evidence& evidence, size_t rank);
 // In such a wait, or inside an NCCL call, and without any call that communicates for the full threshold.
 bool is_stuck(const Evidence& evidence, size_t rank);
 
-// --- rule_absent.cc ---
+// --- blame.cc ---
 // Which operation is waited for: the row, the message or the call that makes a communicator.
 void set_op(const Evidence& evidence, const Wait& wait, Finding& finding);
+
+// --- rule_absent.cc ---
 // Who is to blame for the waits that are old enough, or whose absent ranks can never come; root causes only.
 // `explained` are communicators whose mismatch already accounts for what happens on them.
 std::vector<Finding> blame_waits(const Evidence& evidence, const std::vector<Wait>& waits,

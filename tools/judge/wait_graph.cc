@@ -30,8 +30,11 @@ bool holds_directly(const Wait& wait, size_t rank) {
   return (making || wait.absent.empty()) && is_in(wait.waiting, rank);
 }
 
+namespace {
+
 std::vector<Stance> stances_of(const Evidence& evidence, const std::vector<Wait>& waits,
-                               const std::vector<Finding>& mismatches, const Flow& empty) {
+                               const std::vector<Finding>& mismatches, const Flow& empty,
+                               const std::vector<Sits>& all_sit) {
   Flow all = empty;
   for (const Wait& wait : waits) all.block(wait);
   for (const Finding& mismatch : mismatches) all.block(mismatch);
@@ -41,7 +44,7 @@ std::vector<Stance> stances_of(const Evidence& evidence, const std::vector<Wait>
       if (holds_directly(wait, rank)) direct[rank] = true;
   std::vector<Stance> stances;
   for (size_t rank = 0; rank < evidence.run.ranks.size(); rank++) {
-    const Sits sits = where_it_sits(evidence, rank);
+    const Sits sits = all_sit[rank];
     const bool stuck = direct[rank] || all.holds(rank);
     const bool done = !stuck && empty.all_completed(rank);
     stances.push_back(sits == Sits::elsewhere || (done && sits == Sits::unknown) ? Stance::free
@@ -50,6 +53,24 @@ std::vector<Stance> stances_of(const Evidence& evidence, const std::vector<Wait>
                                                                                  : Stance::hidden);
   }
   return stances;
+}
+
+}  // namespace
+
+Graph graph_of(const Evidence& evidence, const std::vector<Wait>& waits, const std::set<size_t>& explained,
+               const std::vector<Finding>& mismatches, const Flow& empty) {
+  Graph graph{evidence, waits, explained, empty, {}, {}};
+  for (size_t rank = 0; rank < evidence.run.ranks.size(); rank++) graph.sits.push_back(where_it_sits(evidence, rank));
+  graph.stances = stances_of(evidence, waits, mismatches, empty, graph.sits);
+  return graph;
+}
+
+std::vector<size_t> stuck_in(const Graph& graph, const Flow& held, int64_t at_least_ns) {
+  std::vector<size_t> ranks;
+  for (size_t rank = 0; rank < graph.sits.size(); rank++)
+    if (graph.sits[rank] == Sits::waiting && graph.evidence.quiet(rank) >= at_least_ns && held.holds(rank))
+      ranks.push_back(rank);
+  return ranks;
 }
 
 // --- causes
@@ -164,10 +185,12 @@ Circle find_circle(const Graph& graph, const std::vector<size_t>& among) {
 
 const Wait* odd_message(const Graph& graph, const std::vector<size_t>& among) {
   for (const size_t wait : among) {
-    if (graph.waits[wait].what != Wait::What::p2p || graph.waits[wait].absent.empty()) continue;
+    const Wait& message = graph.waits[wait];
+    if (message.what != Wait::What::p2p || message.absent.empty()) continue;
+    if (!graph.empty.is_one_of_several({message.comm, message.edge_from, message.edge_to}, message.seq)) continue;
     Flow behind = graph.empty;
-    behind.block(graph.waits[wait]);
-    if (behind.holds(graph.waits[wait].absent.front())) return &graph.waits[wait];
+    behind.block(message);
+    if (behind.holds(message.absent.front())) return &message;
   }
   return nullptr;
 }

@@ -31,11 +31,12 @@ struct Graph {
   const std::vector<Wait>& waits;
   const std::set<size_t>& explained;
   const Flow& empty;            // all operations, nothing stuck yet
+  std::vector<Sits> sits;       // by rank
   std::vector<Stance> stances;  // by rank
 };
 
-std::vector<Stance> stances_of(const Evidence& evidence, const std::vector<Wait>& waits,
-                               const std::vector<Finding>& mismatches, const Flow& empty);
+Graph graph_of(const Evidence& evidence, const std::vector<Wait>& waits, const std::set<size_t>& explained,
+               const std::vector<Finding>& mismatches, const Flow& empty);
 
 // Waits that hold a rank by themselves, not through what is on its streams: it sits in the making of a communicator, or
 // in something of which nobody is missing.
@@ -59,7 +60,7 @@ class Downstream {
   void add(size_t wait);
   void add(const Finding& mismatch) { flow_.block(mismatch); }
   void settle();
-  bool holds(size_t rank) const { return flow_.holds(rank); }
+  const Flow& held() const { return flow_; }
   bool has(size_t wait) const { return taken_[wait]; }
 
  private:
@@ -78,7 +79,10 @@ struct Circle {
 };
 Circle find_circle(const Graph& graph, const std::vector<size_t>& among);
 
-// A message whose other end is held up by the very group that it belongs to; nullptr = there is none.
+// Ranks that have sat in a call or a host wait for so long, with something of theirs held up.
+std::vector<size_t> stuck_in(const Graph& graph, const Flow& held, int64_t at_least_ns);
+
+// A message of a group whose other end is held up by that very group; nullptr = there is none.
 const Wait* odd_message(const Graph& graph, const std::vector<size_t>& among);
 
 // --- rule_circles.cc ---
@@ -86,9 +90,15 @@ const Wait* odd_message(const Graph& graph, const std::vector<size_t>& among);
 Finding blame_circle(const Graph& graph, const std::vector<size_t>& among);
 Finding blame_hidden(const Graph& graph, const std::vector<size_t>& among);
 
-// --- rule_absent.cc ---
+// --- blame.cc ---
 // What every finding about a wait says.
 Finding blank_finding(const Evidence& evidence, const Wait& wait);
 void add_unique(std::vector<size_t>& to, const std::vector<size_t>& ranks, const std::vector<size_t>& except);
+// One finding per way of leaving; who followed somebody's death has one of its own. `age` is that of the oldest wait
+// that comes down to this one.
+std::vector<Finding> blame(const Evidence& evidence, const Wait& wait, const std::vector<size_t>& culprits,
+                           const std::vector<size_t>& victims, int64_t age);
+Finding blame_traceless(const Evidence& evidence, const Wait& wait, const std::vector<size_t>& victims);
+Finding blame_nobody(const Evidence& evidence, const Wait& wait, const std::vector<size_t>& victims);
 
 }  // namespace lockstep
