@@ -32,7 +32,6 @@ using Clock = std::chrono::steady_clock;
 constexpr auto kBeat = 1000ms;
 constexpr auto kGraceAlone = 100ms;    // before the diagnosis, when all ranks are this supervisor's
 constexpr auto kGraceShared = 2500ms;  // when other supervisors take snapshots too
-constexpr int kTries = 5;              // further ones after a verdict that all is well; each waits twice as long
 constexpr auto kVerdictTime = 60s;
 constexpr int kEndGraceMs = 3000;
 
@@ -172,7 +171,7 @@ class Supervisor {
     if (!claim_verdict(launch_.folder, request)) return;
     claimed_ = request;
     verdict_due_ = Clock::now() + (traces_.others_alive() ? kGraceShared : kGraceAlone);
-    tries_left_ = reason_of(request) == 'r' ? kTries : 0;
+    retries_.begin(reason_of(request) == 'r');
   }
 
   void start_verdict() {
@@ -183,8 +182,9 @@ class Supervisor {
   // True when there was a bad verdict that is to end the job.
   bool look_at_verdict() {
     const std::optional<bool> bad = verdict_.poll_result();
-    if (bad && !*bad && tries_left_ > 0) judge_once_more();
-    return bad && *bad && options_.kill_on_hang;
+    if (!bad) return false;
+    if (const auto wait = retries_.after(*bad)) verdict_due_ = Clock::now() + *wait;
+    return *bad && options_.kill_on_hang;
   }
 
   // Ranks that have a supervisor each, and no launcher that would end them all.
@@ -192,12 +192,6 @@ class Supervisor {
     return options_.kill_on_hang && std::any_of(served_.begin(), served_.end(), [&](const std::string& request) {
              return was_job_ended(launch_.folder, request);
            });
-  }
-
-  // A rank has said that it hangs, and the traces did not: on a busy machine some tell late how far they have come.
-  void judge_once_more() {
-    verdict_due_ = Clock::now() + kBeat * (1 << (kTries - tries_left_));
-    tries_left_--;
   }
 
   int ended_by_verdict() {
@@ -237,7 +231,7 @@ class Supervisor {
   std::vector<std::string> served_;  // requests
   VerdictProcess verdict_;
   std::optional<Clock::time_point> verdict_due_;
-  int tries_left_ = 0;
+  Retries retries_;
   Clock::time_point next_beat_ = Clock::now();
   bool child_ended_ = false;
   int wait_status_ = 0;

@@ -96,6 +96,19 @@ bool was_job_ended(const std::string& folder, const std::string& request) {
   return access(marker(folder, "ended", request).c_str(), F_OK) == 0;
 }
 
+void Retries::begin(bool rank_hangs) {
+  left_ = rank_hangs ? kMost : 0;
+  wait_ = kFirst;
+}
+
+std::optional<std::chrono::milliseconds> Retries::after(bool bad) {
+  if (bad || left_ == 0) return std::nullopt;
+  left_--;
+  const auto wait = wait_;
+  wait_ *= 2;
+  return wait;
+}
+
 VerdictProcess::~VerdictProcess() { stop(); }
 
 void VerdictProcess::start(const std::string& folder, VerdictStyle style, std::chrono::milliseconds deadline) {

@@ -22,6 +22,22 @@ bool claim_verdict(const std::string& folder, const std::string& request);
 void note_job_ended(const std::string& folder, const std::string& request);
 bool was_job_ended(const std::string& folder, const std::string& request);
 
+// How often a folder is judged for one request. When a rank has said that it hangs and the traces did not, they are
+// read again, each time after twice as long: on a busy machine some tell late how far they have come.
+class Retries {
+ public:
+  static constexpr int kMost = 5;
+  static constexpr std::chrono::milliseconds kFirst{1000};
+
+  void begin(bool rank_hangs);  // else the request is a quiet look, and its first verdict stands
+  // After a verdict: how long until the next one. nullopt = this one stands.
+  std::optional<std::chrono::milliseconds> after(bool bad);
+
+ private:
+  int left_ = 0;
+  std::chrono::milliseconds wait_ = kFirst;
+};
+
 class VerdictProcess {
  public:
   VerdictProcess() = default;
