@@ -7,10 +7,12 @@
 
 #include <cstdio>
 #include <memory>
+#include <nlohmann/json.hpp>
 
 #include "tools/command.h"
 #include "tools/diagnose.h"
 #include "tools/explain/findings_page.h"
+#include "tools/printable.h"
 #include "tools/report/report.h"
 
 namespace lockstep {
@@ -23,20 +25,28 @@ struct DiagnoseOptions {
   bool json = false, jsonl = false, strict = false;
 };
 
-int run_explain(const std::string& kind) {
-  const std::string page = findings_section(kind);
-  if (!page.empty()) {
-    std::fwrite(page.data(), 1, page.size(), stdout);
-    return 0;
+// The page is for people; --json and --jsonl put it into an object, for those who show it elsewhere.
+int run_explain(const DiagnoseOptions& options) {
+  const std::string page = findings_section(options.explain);
+  if (page.empty()) {
+    std::string known;
+    for (const std::string& name : kind_names()) known += (known.empty() ? "" : ", ") + name;
+    fmt::print(stderr, "lockstep diagnose: \"{}\" is no kind of finding; known are {}\n", printable(options.explain),
+               known);
+    return 2;
   }
-  std::string known;
-  for (const std::string& name : kind_names()) known += (known.empty() ? "" : ", ") + name;
-  fmt::print(stderr, "lockstep diagnose: \"{}\" is no kind of finding; known are {}\n", kind, known);
-  return 2;
+  const nlohmann::ordered_json object{{"kind", options.explain}, {"text", page}};
+  const std::string text = options.json ? object.dump(1) + "\n" : options.jsonl ? object.dump() + "\n" : page;
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  return 0;
 }
 
 int run_diagnose(const DiagnoseOptions& options) {
-  if (!options.explain.empty()) return run_explain(options.explain);
+  if (options.json && options.jsonl) {
+    fmt::print(stderr, "lockstep diagnose: --json and --jsonl are two forms of one report; expected one of them\n");
+    return 2;
+  }
+  if (!options.explain.empty()) return run_explain(options);
   if (options.folder.empty()) {
     fmt::print(stderr, "lockstep diagnose: expected DIR, the folder of traces that `lockstep run` printed\n");
     return 2;
@@ -46,7 +56,7 @@ int run_diagnose(const DiagnoseOptions& options) {
 
   Result<std::unique_ptr<Diagnosed>> all = diagnose_folder(options.folder, judging, options.debug_dir);
   if (!all) {
-    fmt::print(stderr, "lockstep diagnose: {}\n", all.error());
+    fmt::print(stderr, "lockstep diagnose: {}\n", printable(all.error()));
     return 2;
   }
   const Diagnosed& found = **all;
@@ -72,7 +82,8 @@ void setup_diagnose(CLI::App& app, CommandLine& line) {
                    "Call pending longer than this hung; default: what the job was run with")
       ->check(sane_seconds());
   command->add_flag("--jsonl", options->jsonl, "Print one line of JSON a finding, for log pipelines");
-  command->add_option("--explain", options->explain, "Say what a kind of finding means, and its usual cure")
+  command
+      ->add_option("--explain", options->explain, "Say what a kind of finding means, and its usual cure; needs no DIR")
       ->type_name("KIND");
   add_debug_dir(*command, options->debug_dir);
   command->add_flag("--strict", options->strict, "Exit status 1 for slow and idle jobs too");

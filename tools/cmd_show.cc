@@ -2,12 +2,14 @@
 //
 // `lockstep show FILE`: what is in one trace, for people and as JSON. Judges nothing. (Tensor dumps: show/dump.cc.)
 
-#include <fmt/format.h>
-
+#include <cmath>
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 
 #include "tools/command.h"
+#include "tools/printable.h"
+#include "tools/say.h"
 #include "tools/show/dump.h"
 #include "tools/show/trace.h"
 
@@ -18,9 +20,14 @@ using trace::TraceFile;
 
 int show(const ShowOptions& options) {
   if (is_tensor_file(options.file)) return show_tensor_file(options.file, options.json);
+  if (std::error_code ignored; std::filesystem::is_directory(options.file, ignored)) {
+    say("lockstep show: {}: is a folder; name one file of it, or use `lockstep diagnose` for all of its traces\n",
+        printable(options.file));
+    return 2;
+  }
   Result<TraceFile> file = trace::read_trace(options.file);
   if (!file) {
-    fmt::print(stderr, "lockstep show: {}\n", file.error());
+    say("lockstep show: {}\n", printable(file.error()));
     return 2;
   }
   Symbolizer symbolizer(options.debug_dir);
@@ -41,7 +48,9 @@ void setup_show(CLI::App& app, CommandLine& line) {
   auto options = std::make_shared<ShowOptions>();
   CLI::App* command = app.add_subcommand("show", "Print what is in a trace file or a tensor dump");
   command->add_option("FILE", options->file, "A trace (*.lstrace), or tensors (*.safetensors)")->required();
-  command->add_option("--calls", options->calls, "So many of the last calls and marks");
+  command->add_option("--calls", options->calls, "So many of the last calls and marks; 20 unless said")
+      ->check(number_that([](double calls) { return calls >= 0 && calls <= 1e15 && calls == std::floor(calls); },
+                          "a whole number of calls, 0 or more", "CALLS"));
   command->add_flag("--all", options->all, "All calls and marks");
   command->add_flag("--modules", options->modules, "The module map, too");
   command->add_flag("--json", options->json, "Print JSON");
