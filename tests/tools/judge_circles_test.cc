@@ -138,6 +138,48 @@ TEST(TurnNeverCame, BehindWhatNobodyCanSeeTheJobHangs) {
     EXPECT_EQ(finding.summary.find("hangs since"), std::string::npos) << finding.summary;
 }
 
+// Launched faster than the driver answers: whether what differs has begun is not known, and it is what happened first.
+TEST(TurnNeverCame, WhatPassedUnwatchedMayHaveHadItsTurn) {
+  for (const bool unwatched : {true, false}) {
+    HandMadeJob job = job_of(3);
+    job.call_all("world");
+    for (const int rank : {0, 1, 2}) job.call(rank, "world", {Fn::AllReduce, rank == 0 ? 64u : 128u});
+    job.call_all("world");
+    for (const int rank : {0, 1}) job.call(rank, "world");
+    job.wait(kThreshold + 5);
+    for (const int rank : {0, 1, 2}) {
+      trace::CommInfo& info = job.file(rank).comms[0];
+      info.coll_started = info.coll_completed = 1;
+      info.unwatched = unwatched ? 2 : 0;
+      job.sits_in(rank, rank == 2 ? "data_loader_next" : "cudaStreamSynchronize");
+    }
+    const Judged judged = judge_job(job);
+    ASSERT_FALSE(judged.diagnosis.findings.empty());
+    EXPECT_EQ(judged.first().kind, unwatched ? Kind::count_mismatch : Kind::missing_call) << judged.first().summary;
+    EXPECT_EQ(judged.diagnosis.verdict, Verdict::hung);
+  }
+}
+
+// Of those behind the last known start only the newest is surely watched.
+TEST(NotStarted, WhatPassedUnwatchedIsNotBlamed) {
+  for (const bool newest : {true, false}) {
+    HandMadeJob job = job_of(3);
+    job.call_all("world", {}, newest ? 2 : 3);
+    job.wait(kThreshold + 5);
+    for (const int rank : {0, 1, 2}) {
+      trace::CommInfo& info = job.file(rank).comms[0];
+      info.coll_started = rank == 1 ? 1 : 2;
+      info.coll_completed = 1;
+      info.unwatched = 7;
+      job.sits_in(rank, "cudaStreamSynchronize");
+    }
+    const Judged judged = judge_job(job);
+    ASSERT_FALSE(judged.diagnosis.findings.empty());
+    EXPECT_EQ(judged.first().kind, newest ? Kind::not_started : Kind::stalled_together) << judged.first().summary;
+    EXPECT_EQ(judged.culprits(), newest ? std::vector<int>{1} : std::vector<int>{});
+  }
+}
+
 TEST(Making, SaysHowManyHaveCome) {
   HandMadeJob job = job_of(6);
   job.comm("late", {0, 1}, trace::CommState::initialising, 3);

@@ -38,4 +38,12 @@ inline bool is_its_thread(const Rank& rank, uint32_t tid) {
   return rank.tids.empty() || std::find(rank.tids.begin(), rank.tids.end(), tid) != rank.tids.end();
 }
 
+// Is the collective known to wait for its turn on the device? A job that launches faster than the driver answers has
+// operations that pass unwatched: of those behind the last known start only the newest is surely watched.
+inline bool is_unstarted(const Member& member, uint64_t seq) {
+  const trace::CommInfo& info = *member.info;
+  return seq < member.launched && info.coll_started && *info.coll_started <= seq &&
+         (info.unwatched == 0 || seq + 1 == member.launched);
+}
+
 }  // namespace lockstep

@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "interpose/abi/functions.h"
+#include "tools/job/lookup.h"
 #include "tools/judge/flow.h"
 #include "tools/judge/rules.h"
 
@@ -308,8 +309,7 @@ std::optional<Finding> unequal_message(const Evidence&, const Comm& comm, size_t
 // Has a member launched the row, waited for long, and never started it?
 bool is_ahead_of_device(const Evidence& evidence, const Comm& comm, uint64_t seq) {
   return std::any_of(comm.members.begin(), comm.members.end(), [&](const Member& member) {
-    const std::optional<uint64_t>& started = member.info->coll_started;
-    return member.launched > seq && started && *started <= seq && evidence.life(member.rank).end != End::clean &&
+    return is_unstarted(member, seq) && evidence.life(member.rank).end != End::clean &&
            evidence.quiet(member.rank) >= evidence.threshold_ns;
   });
 }

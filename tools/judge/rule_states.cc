@@ -46,6 +46,7 @@ std::optional<Finding> not_started(const Evidence& evidence, const Flow& flow, s
       if (age > finding.pending_ns) finding.pending_ns = age, finding.since = since;
       continue;
     }
+    if (!is_unstarted(member, *row)) return std::nullopt;
     // Behind something else of NCCL's it is a victim of that.
     if (!flow.is_clear_before(member.rank, index, *row)) return std::nullopt;
     if (evidence.quiet(member.rank) < evidence.threshold_ns) return std::nullopt;
