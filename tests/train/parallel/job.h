@@ -29,7 +29,7 @@ struct Layout {
 // 8 sequences a step of 16 positions, some targets masked, two documents in some.
 struct Job {
   Config config;
-  int steps = 3;
+  int steps = 2;  // the second sees what the first has updated, and its moments
 };
 
 struct Outcome {

@@ -10,6 +10,7 @@
 #include <algorithm>
 
 #include "tests/train/run/harness.h"
+#include "verify/compare/compare.h"
 #include "verify/compare/tolerance.h"
 #include "verify/dump/folder.h"
 
@@ -156,6 +157,30 @@ TEST(LayoutsMore, Bf16OfTensorParallelRanksIsTheSameToCompare) {
     for (const char* layout : {"--tp 2", "--tp 2 --sp"})
       EXPECT_EQ(compare(alone, train(base + seed + layout), allowed).difference, "") << seed << layout;
   }
+}
+
+// The reasons that docs/dump-format.md gives for bf16's tolerance: how far another layout takes gradients, their
+// squares in Adam's v, and a bias that began at zero, which is nothing but the sum of Adam's first steps.
+TEST(LayoutsMore, Bf16MovesEachKindOfTensorAsFarAsTheToleranceSays) {
+  const double allowed = lockstep::verify::tolerance_of(lockstep::dump::Dtype::bf16).rtol;
+  const std::string base =
+      "--layers 2 --heads 4 --width 64 --seq 32 --global-batch 16 --accum 2 --steps 3 --eps 1e-4 --dtype bf16 ";
+  const Trained alone = train(base);
+  double largest = 0;
+  for (const char* layout : {"--tp 2 --sp", "--tp 4"}) {
+    const Trained other = train(base + layout);
+    const auto found = lockstep::verify::compare_folders(*alone.dump, *other.dump, {});
+    ASSERT_TRUE(found) << found.error();
+    EXPECT_EQ(found->status, lockstep::verify::Status::same) << layout;
+    const auto worst = [&](const char* kind) { return found->summaries.at(kind).worst; };
+    EXPECT_LT(worst("grad"), 1e-2) << layout;
+    EXPECT_LT(worst("adam_v"), 2e-2) << layout;
+    EXPECT_LT(worst("master"), allowed) << layout;
+    const std::string& name = found->summaries.at("master").worst_name;
+    EXPECT_EQ(name.substr(std::max<size_t>(name.size(), 5) - 5), ".bias") << layout;
+    largest = std::max(largest, worst("master"));
+  }
+  EXPECT_GT(largest, 2e-2);  // twice what gradients may have: the tolerance is not wider than it must be
 }
 
 TEST(LayoutsMore, Bf16WithMasterWeightsFollowsFp32) {

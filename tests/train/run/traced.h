@@ -31,7 +31,7 @@ std::ostream& operator<<(std::ostream& out, const Total& total);
 // "Recv from itself": no wire carries it.
 using Calls = std::map<std::tuple<std::string, std::string, std::string>, Total>;
 
-// Three steps with these options; the calls of the second, by rank. `lockstep diagnose` must end with `verdict`.
+// Two steps with these options; the calls of the second, by rank. `lockstep diagnose` must end with `verdict`.
 std::vector<Calls> calls_of_ranks(const Words& options, int verdict = 0);
 // The same where all ranks must make the same calls.
 Calls calls_of_all(const Words& options, int verdict = 0);
