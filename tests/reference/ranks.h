@@ -46,6 +46,13 @@ inline constexpr bool kThreadSanitizer = __has_feature(thread_sanitizer);
 inline constexpr bool kThreadSanitizer = false;
 #endif
 
+// Limits tell a hang from work that is slow, so they allow for a machine with other things to do, and for sanitizers.
+#if defined(__SANITIZE_ADDRESS__)
+inline constexpr int kPatience = 5;
+#else
+inline constexpr int kPatience = kThreadSanitizer ? 5 : 2;
+#endif
+
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
@@ -94,6 +101,7 @@ class Child {
 };
 
 inline void expect_all_end_well(std::vector<Child>& children, milliseconds limit = milliseconds(30000)) {
+  limit *= kPatience;
   const auto deadline = Clock::now() + limit;
   for (size_t i = 0; i < children.size(); ++i) {
     if (!children[i].ended_by(deadline)) {

@@ -357,8 +357,8 @@ TEST(Memory, IsGivenBackToTheSystem) {
     void* first = nullptr;
     CUDA_OK(cudaMalloc(&first, 8));
     const long before = pages();
-    for (int i = 0; i < 20; ++i) {
-      DeviceBuffer<char> data(64 << 20);
+    for (int i = 0; i < 8; ++i) {
+      DeviceBuffer<char> data(32 << 20);
       std::memset(data.data, 1, data.count);
     }
     EXPECT_LT(pages() - before, (2 << 20) / 4096);
