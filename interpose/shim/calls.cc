@@ -62,12 +62,16 @@ void watch_group(ThreadState& thread) {
   constexpr unsigned kMost = 8;
   const Comm* watched[kMost];
   unsigned count = 0;
-  for (uint32_t i = 0; i < thread.member_count && count < kMost; i++) {
+  for (uint32_t i = 0; i < thread.member_count; i++) {
     GroupMember& member = thread.members[i];
     if (!member.watchable) continue;
     bool known = false;
     for (unsigned k = 0; k < count; k++) known |= watched[k] == member.comm;
     if (known) continue;
+    if (count == kMost) {
+      member.comm->slot->unwatched.fetch_add(1, std::memory_order_relaxed);
+      continue;
+    }
     watched[count++] = member.comm;
     member.probe = watch_start(*member.comm, handle_of(member.stream));
   }

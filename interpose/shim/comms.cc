@@ -168,6 +168,7 @@ void fill(trace::CommSlot& slot, const NewComm& spec, uint32_t tid) {
   slot.blind.store(0, std::memory_order_relaxed);
   slot.unwatched.store(0, std::memory_order_relaxed);
   slot.moved_stamp.store(0, std::memory_order_relaxed);
+  slot.coll_unstarted.store(0, std::memory_order_relaxed);
   slot.config = spec.config;
   for (trace::CallSummary& call : slot.recent) call.event.store(0, std::memory_order_relaxed);
 }

@@ -49,9 +49,20 @@ void note_end(trace::CommSlot& slot, const Counts& of) {
   raise_to(slot.p2p_completed, of.messages);
 }
 
-enum class Answer { earlier_ended, not_started, started, ended, dropped };
+enum class Answer { earlier_out, earlier_ended, not_started, started, ended, dropped };
+
+// The operations of a communicator run one after the other, so what is behind one that has not ended has not started,
+// watched or not. Of those behind one that has ended nothing is known until the next is asked for.
+void note_unstarted(trace::CommSlot& slot, const Probe& probe, Answer answer) {
+  uint64_t from = UINT64_MAX;
+  if (answer == Answer::earlier_out) from = probe.counts_earlier.collectives;
+  if (answer == Answer::not_started) from = probe.counts_before.collectives;
+  if (answer == Answer::started) from = probe.counts.collectives;
+  slot.coll_unstarted.store(from + 1, std::memory_order_relaxed);
+}
 
 void note(trace::CommSlot& slot, const Probe& probe, Answer answer) {
+  note_unstarted(slot, probe, answer);
   const bool first = probe.counts_before.collectives == 0 && probe.counts_before.messages == 0;
   if (answer == Answer::earlier_ended) note_end(slot, probe.counts_earlier);
   if (answer == Answer::started) note_start(slot, probe.counts);
@@ -110,8 +121,9 @@ void take_answer(ProbeRing& ring, const Question& q, Answer answer) {
 // False when the next in line has not ended yet.
 bool ask(const Driver& cuda, ProbeRing& ring, const Question& q) {
   if (q.earlier) {
-    if (!done(cuda, q.earlier)) return false;
-    take_answer(ring, q, Answer::earlier_ended);
+    const bool ended = done(cuda, q.earlier);
+    take_answer(ring, q, ended ? Answer::earlier_ended : Answer::earlier_out);
+    if (!ended) return false;
   }
   if (q.before) {
     const bool started = done(cuda, q.before);

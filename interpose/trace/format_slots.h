@@ -135,7 +135,10 @@ struct CommSlot {  // writer: process
   std::atomic<uint32_t> unwatched;       // process: operations without start and completion, all probes being out
   CommConfig config;
   std::atomic<uint64_t> moved_stamp;     // helper: when an operation was last seen to start or complete; 0 = not known
-  uint8_t reserved[208];
+  // helper: one more than the number of a collective that had not started when the driver was last asked, as none behind
+  // it had; 0 = not known.
+  std::atomic<uint64_t> coll_unstarted;
+  uint8_t reserved[200];
 
   CallSummary recent[kRecentCalls];
 };

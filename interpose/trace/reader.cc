@@ -244,6 +244,8 @@ void add_since_2(const CommSlot& slot, const Clock& clock, CommInfo& comm) {
   };
   comm.p2p_started = known(slot.p2p_started.load(std::memory_order_relaxed));
   comm.p2p_completed = known(slot.p2p_completed.load(std::memory_order_relaxed));
+  const uint64_t unstarted = slot.coll_unstarted.load(std::memory_order_relaxed);
+  if (unstarted) comm.coll_unstarted = unstarted - 1;
   comm.moved = clock.at(slot.moved_stamp.load(std::memory_order_relaxed));
   comm.last_stream = slot.last_stream.load(std::memory_order_relaxed);
   comm.captured = slot.captured.load(std::memory_order_relaxed);

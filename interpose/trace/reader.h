@@ -116,6 +116,7 @@ struct CommInfo {
   uint64_t coll_called = 0, coll_returned = 0, p2p_called = 0, p2p_returned = 0;
   std::optional<uint64_t> coll_started, coll_completed;  // how many; no value = not known
   std::optional<uint64_t> p2p_started, p2p_completed;
+  std::optional<uint64_t> coll_unstarted;  // this collective and all behind it had not started; no value = not known
   Time moved;                         // when an operation was last seen to start or complete; wall_ns 0 = not known
   uint64_t last_stream = 0;           // of its last operation
   uint64_t captured = 0;              // operations captured into graphs: their replays are graph launches

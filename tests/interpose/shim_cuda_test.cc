@@ -143,6 +143,7 @@ TEST_F(ShimCuda, StartedAndCompletedAreCounted) {
   EXPECT_EQ(before.comms.at(0).coll_called, 3u);
   EXPECT_EQ(before.comms.at(0).coll_started, Count(2)) << "more than was released has started";
   EXPECT_EQ(before.comms.at(0).coll_completed, Count(1));
+  EXPECT_EQ(before.comms.at(0).coll_unstarted, Count(2));
   EXPECT_GT(before.driver_answered.mono_ns, 0);
   trace::spill(first, "");
   ASSERT_TRUE(process.wait_for("all called", 20));
@@ -214,6 +215,7 @@ TEST_F(ShimCuda, TheLastCallIsWatchedHoweverFastTheOnesBeforeItWere) {
   usleep(200000);
   EXPECT_EQ(only_trace().comms.at(0).coll_called, 1002u);
   EXPECT_EQ(only_trace().comms.at(0).coll_started, Count(1001));
+  EXPECT_EQ(only_trace().comms.at(0).coll_unstarted, Count(1001));
 }
 
 TEST_F(ShimCuda, SwitchedOffNothingIsAsked) {

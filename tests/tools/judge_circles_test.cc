@@ -160,24 +160,55 @@ TEST(TurnNeverCame, WhatPassedUnwatchedMayHaveHadItsTurn) {
   }
 }
 
-// Of those behind the last known start only the newest is surely watched.
-TEST(NotStarted, WhatPassedUnwatchedIsNotBlamed) {
-  for (const bool newest : {true, false}) {
+// Of those behind the last known start the newest is surely watched, and the driver may have said where the line
+// stands.
+TEST(NotStarted, WhatPassedUnwatchedIsBlamedWhereTheLineIsKnownToStand) {
+  enum class Known { newest, line, nothing };
+  for (const Known known : {Known::newest, Known::line, Known::nothing}) {
     HandMadeJob job = job_of(3);
-    job.call_all("world", {}, newest ? 2 : 3);
+    job.call_all("world", {}, known == Known::newest ? 2 : 300);
     job.wait(kThreshold + 5);
     for (const int rank : {0, 1, 2}) {
       trace::CommInfo& info = job.file(rank).comms[0];
       info.coll_started = rank == 1 ? 1 : 2;
       info.coll_completed = 1;
       info.unwatched = 7;
+      if (known == Known::line) info.coll_unstarted = info.coll_started;
       job.sits_in(rank, "cudaStreamSynchronize");
     }
     const Judged judged = judge_job(job);
     ASSERT_FALSE(judged.diagnosis.findings.empty());
-    EXPECT_EQ(judged.first().kind, newest ? Kind::not_started : Kind::stalled_together) << judged.first().summary;
-    EXPECT_EQ(judged.culprits(), newest ? std::vector<int>{1} : std::vector<int>{});
+    EXPECT_EQ(judged.first().kind, known == Known::nothing ? Kind::stalled_together : Kind::not_started)
+        << judged.first().summary;
+    EXPECT_EQ(judged.culprits(), known == Known::nothing ? std::vector<int>{} : std::vector<int>{1});
   }
+}
+
+// Rank 1 is gone; far behind the call it is missed in, the others' calls differ. With starts on record and without.
+TEST(TurnNeverCame, BehindAReductionThatMissesSomebody) {
+  for (const bool states : {true, false})
+    for (const bool killed : {true, false}) {
+      HandMadeJob job = job_of(4);
+      job.call_all("world");
+      for (const int rank : {0, 2, 3}) job.call(rank, "world");
+      for (const int rank : {0, 2, 3}) job.call(rank, "world", {rank == 3 ? Fn::AllGather : Fn::AllReduce});
+      killed ? job.dies(1, SIGKILL) : job.exits(1, 0);
+      job.wait(kThreshold + 5);
+      for (const int rank : {0, 2, 3}) {
+        trace::CommInfo& info = job.file(rank).comms[0];
+        info.unwatched = 1;
+        if (states) info.coll_started = info.coll_unstarted = 2, info.coll_completed = 1;
+        job.sits_in(rank, "cudaStreamSynchronize");
+      }
+      const Judged judged = judge_job(job);
+      ASSERT_FALSE(judged.diagnosis.findings.empty());
+      EXPECT_EQ(judged.first().kind, killed ? Kind::died : Kind::left_early) << judged.first().summary;
+      EXPECT_EQ(judged.culprits(), std::vector<int>{1});
+      for (const Finding& finding : judged.diagnosis.findings) {
+        const bool says_so = finding.summary.find("its turn never came") != std::string::npos;
+        EXPECT_EQ(says_so, finding.kind == Kind::op_mismatch) << finding.summary;
+      }
+    }
 }
 
 TEST(Making, SaysHowManyHaveCome) {

@@ -207,6 +207,24 @@ TEST(Judge, WhoEndsAfterACrashIsToldWithIt) {
   }
 }
 
+// Nobody misses the one that crashed, only the one that followed it.
+TEST(Judge, WhoFollowsACrashThatNobodyWaitsForIsToldWithIt) {
+  HandMadeJob job = job_of(4);
+  job.comm("train", {1, 2, 3});
+  job.call_all("world");
+  for (const int rank : {2, 3}) job.call(rank, "train");
+  job.dies(0, SIGSEGV);
+  job.wait(2.5);  // on another host
+  job.dies(1, SIGABRT);
+  job.wait(kThreshold + 5);
+  const Judged judged = judge_job(job);
+  ASSERT_EQ(judged.diagnosis.findings.size(), 1u) << judged.diagnosis.findings[1].summary;
+  EXPECT_EQ(judged.first().kind, Kind::died);
+  EXPECT_EQ(judged.culprits(), std::vector<int>{0});
+  EXPECT_EQ(judged.victims(), (std::vector<int>{1, 2, 3}));
+  EXPECT_NE(judged.first().summary.find("rank 1 followed: it "), std::string::npos) << judged.first().summary;
+}
+
 // What came before a crash was not brought about by it; and a clean end is never a reaction.
 TEST(Judge, WhoEndsBeforeACrashOrWellIsNamed) {
   for (const bool well : {true, false}) {

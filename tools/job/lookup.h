@@ -39,11 +39,12 @@ inline bool is_its_thread(const Rank& rank, uint32_t tid) {
 }
 
 // Is the collective known to wait for its turn on the device? A job that launches faster than the driver answers has
-// operations that pass unwatched: of those behind the last known start only the newest is surely watched.
+// operations that pass unwatched: behind the last known start the newest is surely watched, and the driver may have
+// said from which one on none has started.
 inline bool is_unstarted(const Member& member, uint64_t seq) {
   const trace::CommInfo& info = *member.info;
-  return seq < member.launched && info.coll_started && *info.coll_started <= seq &&
-         (info.unwatched == 0 || seq + 1 == member.launched);
+  if (seq >= member.launched || !info.coll_started || seq < *info.coll_started) return false;
+  return info.unwatched == 0 || seq + 1 == member.launched || (info.coll_unstarted && seq >= *info.coll_unstarted);
 }
 
 }  // namespace lockstep

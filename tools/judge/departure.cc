@@ -83,7 +83,10 @@ Departure departure_of(const Evidence& evidence, const Wait& wait, size_t rank) 
     departure.how = "it ended only after it had waited itself: it " + end_in_words(life);
     return departure;
   }
-  if (life.end != End::clean && was_stopped(evidence, rank)) return departure;  // with all the others
+  if (life.end != End::clean && was_stopped(evidence, rank)) {  // with all the others
+    departure.how = "it " + end_in_words(life);
+    return departure;
+  }
   departure = {life.end == End::clean ? Kind::left_early : Kind::died, true, life.when, "it " + end_in_words(life)};
   return departure;
 }

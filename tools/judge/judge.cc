@@ -266,9 +266,9 @@ Diagnosis judge(const Run& run, const Table& table, const JudgeOptions& options,
 
   std::vector<Finding> findings = find_mismatches(evidence);
   note_turns(evidence, findings);
-  std::set<size_t> explained;
+  Explained explained;
   for (const Finding& mismatch : findings)
-    if (mismatch.seq && mismatch.begun) explained.insert(*mismatch.comm);
+    if (mismatch.seq && mismatch.begun) explained.emplace(*mismatch.comm, *mismatch.seq);
 
   const std::vector<Wait> waits = find_waits(evidence, findings);
   const auto take = [&](std::vector<Finding> more) {
@@ -279,6 +279,7 @@ Diagnosis judge(const Run& run, const Table& table, const JudgeOptions& options,
   take(std::move(blamed));
   take(find_shared_devices(evidence));
   take(find_deaths(evidence, waits, findings));
+  fold_followers(evidence, findings);
   if (std::vector<Finding> states = find_device_states(evidence, waits, mismatches, findings); !states.empty()) {
     drop_stalled(findings);  // now it is known why
     take(std::move(states));

@@ -34,31 +34,6 @@ void merge_same_culprits(std::vector<Finding>& findings) {
   findings = std::move(merged);
 }
 
-// Ends that followed a death that is named are told with it. A finding of those who followed names nobody else (blame).
-void fold_followers(const Evidence& evidence, std::vector<Finding>& findings) {
-  const auto cause_of = [&](const Finding& finding) {
-    const std::vector<size_t> before =
-        finding.kind == Kind::died ? deaths_before(evidence, finding.culprits.front()) : std::vector<size_t>{};
-    return std::find_if(findings.begin(), findings.end(), [&](const Finding& other) {
-      return &other != &finding && other.kind == Kind::died &&
-             std::find_first_of(before.begin(), before.end(), other.culprits.begin(), other.culprits.end()) !=
-                 before.end();
-    });
-  };
-  for (size_t i = 0; i < findings.size();) {
-    const auto cause = findings[i].culprits.empty() ? findings.end() : cause_of(findings[i]);
-    if (cause == findings.end()) {
-      i++;
-      continue;
-    }
-    const Finding& follows = findings[i];
-    cause->detail += fmt::format("; {} followed: {}", ranks_text(evidence.run, follows.culprits), follows.detail);
-    add_unique(cause->victims, follows.culprits, cause->culprits);
-    add_unique(cause->victims, follows.victims, cause->culprits);
-    findings.erase(findings.begin() + static_cast<std::ptrdiff_t>(i));
-  }
-}
-
 // After calls that differ all ranks may have made equally many, and still none gets further.
 void note_stuck_ranks(const Evidence& evidence, Finding& mismatch) {
   if (mismatch.hangs || !mismatch.begun || !mismatch.comm || !mismatch.seq) return;
@@ -155,8 +130,8 @@ void blame_the_rest(const Graph& graph, const std::vector<bool>& accounted, std:
 
 }  // namespace
 
-std::vector<Finding> blame_waits(const Evidence& evidence, const std::vector<Wait>& waits,
-                                 const std::set<size_t>& explained, std::vector<Finding>& mismatches) {
+std::vector<Finding> blame_waits(const Evidence& evidence, const std::vector<Wait>& waits, const Explained& explained,
+                                 std::vector<Finding>& mismatches) {
   std::vector<Finding> findings;
   if (!waits.empty() || !mismatches.empty()) {
     const Flow empty(evidence);
@@ -185,7 +160,6 @@ std::vector<Finding> blame_waits(const Evidence& evidence, const std::vector<Wai
       for (Finding& finding : findings_for(graph, cause, below)) findings.push_back(std::move(finding));
     }
     merge_same_culprits(findings);
-    fold_followers(evidence, findings);
     blame_the_rest(graph, accounted, findings);
   }
   for (Finding& mismatch : mismatches) note_stuck_ranks(evidence, mismatch);

@@ -10,8 +10,10 @@
 
 #include <algorithm>
 
+#include "tools/explain/explain.h"
 #include "tools/job/lookup.h"
 #include "tools/judge/rules.h"
+#include "tools/judge/wait_graph.h"
 
 namespace lockstep {
 namespace {
@@ -179,6 +181,30 @@ std::vector<Finding> find_deaths(const Evidence& evidence, const std::vector<Wai
   finding.detail = "it " + end_in_words(evidence.life(dead.front()));
   name_last_call(evidence, finding);
   return {finding};
+}
+
+void fold_followers(const Evidence& evidence, std::vector<Finding>& findings) {
+  const auto cause_of = [&](const Finding& finding) {
+    const std::vector<size_t> before =
+        finding.kind == Kind::died ? deaths_before(evidence, finding.culprits.front()) : std::vector<size_t>{};
+    return std::find_if(findings.begin(), findings.end(), [&](const Finding& other) {
+      return &other != &finding && other.kind == Kind::died &&
+             std::find_first_of(before.begin(), before.end(), other.culprits.begin(), other.culprits.end()) !=
+                 before.end();
+    });
+  };
+  for (size_t i = 0; i < findings.size();) {
+    const auto cause = findings[i].culprits.empty() ? findings.end() : cause_of(findings[i]);
+    if (cause == findings.end()) {
+      i++;
+      continue;
+    }
+    const Finding& follows = findings[i];
+    cause->detail += fmt::format("; {} followed: {}", ranks_text(evidence.run, follows.culprits), follows.detail);
+    add_unique(cause->victims, follows.culprits, cause->culprits);
+    add_unique(cause->victims, follows.victims, cause->culprits);
+    findings.erase(findings.begin() + static_cast<std::ptrdiff_t>(i));
+  }
 }
 
 }  // namespace lockstep

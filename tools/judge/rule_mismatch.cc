@@ -314,6 +314,24 @@ bool is_ahead_of_device(const Evidence& evidence, const Comm& comm, uint64_t seq
   });
 }
 
+// Nobody leaves these before all have come.
+bool needs_all(const Call& call) {
+  using abi::Fn;
+  const auto fn = static_cast<Fn>(call.fn);
+  return (fn == Fn::AllReduce || fn == Fn::AllGather || fn == Fn::ReduceScatter || fn == Fn::AlltoAll) &&
+         call.count > 0;
+}
+
+// Has a member not launched an earlier row in which all others wait for it? Then nobody has come as far as this one.
+bool is_behind_absent(const Comm& comm, uint64_t seq) {
+  uint64_t least = seq;
+  for (const Member& member : comm.members) least = std::min(least, member.launched);
+  return least < seq && std::any_of(comm.members.begin(), comm.members.end(), [&](const Member& member) {
+           const Call* call = member.launched > least ? member.call_at(least) : nullptr;
+           return call && needs_all(*call);
+         });
+}
+
 bool passes_zero(const Finding& mismatch) {
   const auto is_zero = [](const auto& actual) { return actual.second && actual.second->count == 0; };
   return (mismatch.expected && mismatch.expected->count == 0) ||
@@ -327,8 +345,10 @@ void note_turns(const Evidence& evidence, std::vector<Finding>& mismatches) {
   const Flow flow(evidence);
   for (Finding& mismatch : mismatches) {
     if (passes_zero(mismatch)) continue;  // it is never launched
-    mismatch.begun = mismatch.seq ? !is_ahead_of_device(evidence, evidence.table.comms[*mismatch.comm], *mismatch.seq)
-                                  : !flow.is_behind_row(edge_of(evidence.table, mismatch), mismatch.message->number);
+    const Comm& comm = evidence.table.comms[*mismatch.comm];
+    mismatch.begun = mismatch.seq
+                         ? !is_ahead_of_device(evidence, comm, *mismatch.seq) && !is_behind_absent(comm, *mismatch.seq)
+                         : !flow.is_behind_row(edge_of(evidence.table, mismatch), mismatch.message->number);
   }
 }
 

@@ -122,7 +122,7 @@ struct Late {
 
 Late latest_comer(const Evidence& evidence, const std::vector<Wait>& waits) {
   const Flow empty(evidence);
-  const std::set<size_t> explained;
+  const Explained explained;
   const Graph graph = graph_of(evidence, waits, explained, {}, empty);
   Late late;
   for (const Wait& wait : waits) {

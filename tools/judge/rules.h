@@ -101,14 +101,17 @@ void set_op(const Evidence& evidence, const Wait& wait, Finding& finding);
 
 // --- rule_absent.cc ---
 // Who is to blame for the waits that are old enough, or whose absent ranks can never come; root causes only.
-// `explained` are communicators whose mismatch already accounts for what happens on them.
-std::vector<Finding> blame_waits(const Evidence& evidence, const std::vector<Wait>& waits,
-                                 const std::set<size_t>& explained, std::vector<Finding>& mismatches);
+// Communicators whose calls differ, from which row on: that accounts for what happens on them behind it.
+using Explained = std::map<size_t, uint64_t>;
+std::vector<Finding> blame_waits(const Evidence& evidence, const std::vector<Wait>& waits, const Explained& explained,
+                                 std::vector<Finding>& mismatches);
 
 // --- rule_deaths.cc ---
 // Ranks that died although nobody waits for them yet. `found` holds what is known already.
 std::vector<Finding> find_deaths(const Evidence& evidence, const std::vector<Wait>& waits,
                                  const std::vector<Finding>& found);
+// Ends that followed a death that is named are told with it. A finding of those who followed names nobody else (blame).
+void fold_followers(const Evidence& evidence, std::vector<Finding>& findings);
 
 // --- rule_states.cc ---
 // Calls all have made and some have not started, launched circles, and teardown in different orders. `found` holds what

@@ -57,7 +57,7 @@ std::vector<Stance> stances_of(const Evidence& evidence, const std::vector<Wait>
 
 }  // namespace
 
-Graph graph_of(const Evidence& evidence, const std::vector<Wait>& waits, const std::set<size_t>& explained,
+Graph graph_of(const Evidence& evidence, const std::vector<Wait>& waits, const Explained& explained,
                const std::vector<Finding>& mismatches, const Flow& empty) {
   Graph graph{evidence, waits, explained, empty, {}, {}};
   for (size_t rank = 0; rank < evidence.run.ranks.size(); rank++) graph.sits.push_back(where_it_sits(evidence, rank));
@@ -80,7 +80,9 @@ namespace {
 // On a communicator whose calls differed nearly everything follows from that; but a rank that is alive and seen to sit
 // outside NCCL has also stayed away from this call.
 std::vector<size_t> culprits_of(const Graph& graph, const Wait& wait) {
-  const bool is_explained = wait.what == Wait::What::collective && graph.explained.count(wait.comm);
+  const auto differs = graph.explained.find(wait.comm);
+  const bool is_explained =
+      wait.what == Wait::What::collective && differs != graph.explained.end() && wait.seq >= differs->second;
   std::vector<size_t> ranks;
   for (const size_t rank : wait.absent) {
     const Departure departure = departure_of(graph.evidence, wait, rank);

@@ -9,7 +9,7 @@
 #pragma once
 
 #include <cstddef>
-#include <set>
+#include <map>
 #include <utility>
 #include <vector>
 
@@ -29,13 +29,13 @@ enum class Stance {
 struct Graph {
   const Evidence& evidence;
   const std::vector<Wait>& waits;
-  const std::set<size_t>& explained;
+  const Explained& explained;
   const Flow& empty;            // all operations, nothing stuck yet
   std::vector<Sits> sits;       // by rank
   std::vector<Stance> stances;  // by rank
 };
 
-Graph graph_of(const Evidence& evidence, const std::vector<Wait>& waits, const std::set<size_t>& explained,
+Graph graph_of(const Evidence& evidence, const std::vector<Wait>& waits, const Explained& explained,
                const std::vector<Finding>& mismatches, const Flow& empty);
 
 // Waits that hold a rank by themselves, not through what is on its streams: it sits in the making of a communicator, or
