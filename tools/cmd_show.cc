@@ -2,7 +2,6 @@
 //
 // `lockstep show FILE`: what is in one trace, for people and as JSON. Judges nothing. (Tensor dumps: show/dump.cc.)
 
-#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
@@ -49,8 +48,13 @@ void setup_show(CLI::App& app, CommandLine& line) {
   CLI::App* command = app.add_subcommand("show", "Print what is in a trace file or a tensor dump");
   command->add_option("FILE", options->file, "A trace (*.lstrace), or tensors (*.safetensors)")->required();
   command->add_option("--calls", options->calls, "So many of the last calls and marks; 20 unless said")
-      ->check(number_that([](double calls) { return calls >= 0 && calls <= 1e15 && calls == std::floor(calls); },
-                          "a whole number of calls, 0 or more", "CALLS"));
+      ->check(CLI::Validator(
+          [](std::string& text) {
+            const bool good =
+                !text.empty() && text.size() <= 15 && text.find_first_not_of("0123456789") == std::string::npos;
+            return good ? std::string() : "expected a whole number of calls, 0 or more, found \"" + text + "\"";
+          },
+          "CALLS"));
   command->add_flag("--all", options->all, "All calls and marks");
   command->add_flag("--modules", options->modules, "The module map, too");
   command->add_flag("--json", options->json, "Print JSON");

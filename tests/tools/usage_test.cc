@@ -99,6 +99,7 @@ TEST_F(Usage, ShowEscapesNamesInItsSentences) {
 TEST_F(Usage, ShowIsToldHowMany) {
   const std::string file = write("letter.lstrace", "x");
   expect_refused({"show", file, "--calls", "many"}, {"--calls", "expected a whole number", "\"many\""});
+  expect_refused({"show", file, "--calls", "1e3"}, {"--calls", "expected a whole number", "\"1e3\""});
   expect_refused({"show", file, "--calls", "-1"}, {"--calls", "expected a whole number", "\"-1\""});
   expect_refused({"show"}, {"FILE", "required"});
   expect_refused({"show", file, "--debug-dir", path("nowhere")}, {"--debug-dir", "nowhere"});
@@ -188,6 +189,7 @@ TEST_F(Usage, AnExplanationIsAPageOrAnObject) {
       EXPECT_EQ(std::count(outcome.out.begin(), outcome.out.end(), '\n') == 1, form[6] == 'l');
     }
   }
+  expect_refused({"diagnose", "--explain", ""}, {"\"\" is no kind of finding", "missing-call"});
   expect_refused({"diagnose", "--explain", "bad-luck", "--json"},
                  {"\"bad-luck\" is no kind", "known are missing-call"});
 }

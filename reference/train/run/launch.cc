@@ -50,7 +50,10 @@ bool is_host_and_port(const std::string& text) {
 }
 
 [[noreturn]] void refuse_meeting_name() {
-  refuse("NCCL_COMM_ID is \"", std::getenv("NCCL_COMM_ID"),
+  std::string name = std::getenv("NCCL_COMM_ID");
+  std::replace_if(
+      name.begin(), name.end(), [](unsigned char c) { return c < ' ' || c == 127; }, '?');  // a terminal's
+  refuse("NCCL_COMM_ID is \"", name,
          "\", but must be host:port of rank 0's machine, such as 10.0.0.1:29500 or [fe80::1]:29500: set it so on all "
          "ranks, or unset it and give --id-file");
 }

@@ -44,7 +44,9 @@ Bytes read_whole(const std::string& path, int fd, size_t size) {
     const ssize_t got = read(fd, bytes.get() + have, std::max<size_t>(size, 1) - have);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) cannot_read(path, std::strerror(errno));
-    if (got == 0 && have < size) cannot_read(path, "it has become shorter meanwhile");
+    if (got == 0 && have < size)
+      cannot_read(
+          path, "it ends after " + std::to_string(have) + " of " + std::to_string(size) + " bytes: copy it to a file");
     if (got == 0) break;
     if (size == 0) cannot_read(path, "its size is not known: copy it to a file");
     have += static_cast<size_t>(got);

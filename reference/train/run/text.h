@@ -2,8 +2,8 @@
 //
 // A text as tokens: its bytes. A sample is a window of `length` tokens and, shifted by one, what should be predicted
 // from them. Windows do not overlap. The last twentieth of them is never trained on, whether there is an evaluation or
-// not, so that asking for one changes nothing. A long text is mapped, not read: a training begins at once, and ranks
-// that are processes share its pages.
+// not, so that asking for one changes nothing. A long text is mapped, not copied: ranks that are processes share its
+// pages.
 
 #pragma once
 
