@@ -108,6 +108,15 @@ TEST(Symbols, InlinedPiecesOfTheStandardLibraryAreNotTheUsers) {
   EXPECT_EQ(users_frame(frames), &frames[2]);
 }
 
+TEST(Symbols, NorIsWhatASanitizerPutsInFrontOfTheCLibrary) {
+  std::vector<Frame> frames(3);
+  frames[0].module = "libasan.so.8";
+  frames[1].module = frames[2].module = "train";
+  frames[1].function = "___interceptor_poll";
+  frames[2].function = "app::wait";
+  EXPECT_EQ(users_frame(frames), &frames[2]);
+}
+
 TEST(Symbols, WhatTheTraceSaysIsKeptWithoutAFile) {
   trace::TraceFile file = trace_of("/nowhere/train");
   trace::Symbol symbol;

@@ -309,9 +309,14 @@ std::string qualified_name(const std::string& function) {
   return function.substr(from, to - from);
 }
 
+// A sanitizer stands between the program and the C library, in a library or linked into the program.
+bool is_interceptor(const Frame& frame) {
+  return starts_with(frame.function, "__interceptor_") || starts_with(frame.function, "___interceptor_");
+}
+
 bool is_of_the_system(const Frame& frame) {
-  return starts_with(qualified_name(frame.function), "std::") || starts_with(frame.file, "/usr/include/") ||
-         starts_with(frame.file, "/usr/lib/");
+  return is_interceptor(frame) || starts_with(qualified_name(frame.function), "std::") ||
+         starts_with(frame.file, "/usr/include/") || starts_with(frame.file, "/usr/lib/");
 }
 
 }  // namespace
@@ -320,9 +325,10 @@ const Frame* users_frame(const std::vector<Frame>& frames) {
   static const std::set<std::string> libraries = {"libc.so.6",     "libpthread.so.0", "libm.so.6", "libstdc++.so.6",
                                                   "libgcc_s.so.1", "libgomp.so.1",    "[vdso]"};
   static const char* const prefixes[] = {
-      "liblockstep.so", "libnccl",  "libcudart", "libcuda.so", "ld-linux", "libpython", "libunwind",
-      "libmpi",         "libopen-", "mca_",      "libpmix",    "libprrte", "libucp",    "libuct",
-      "libucs",         "libevent", "libfabric", "libibverbs", "libhwloc", "libnvidia", "libcupti"};
+      "liblockstep.so", "libnccl",  "libcudart", "libcuda.so", "ld-linux",   "libpython", "libunwind",
+      "libmpi",         "libopen-", "mca_",      "libpmix",    "libprrte",   "libucp",    "libuct",
+      "libucs",         "libevent", "libfabric", "libibverbs", "libhwloc",   "libnvidia", "libcupti",
+      "libasan",        "libtsan",  "libubsan",  "liblsan",    "libclang_rt"};
   for (const Frame& frame : frames) {
     if (libraries.count(frame.module) || frame.module.empty()) continue;
     if (std::any_of(std::begin(prefixes), std::end(prefixes),
