@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "tools/command.h"
 #include "tools/diagnose.h"
@@ -21,21 +22,21 @@ namespace {
 struct DiagnoseOptions {
   std::string folder;
   double hang_seconds = 0;
-  std::string explain, debug_dir;
-  bool json = false, jsonl = false, strict = false, explains = false;
+  std::optional<std::string> explain;
+  std::string debug_dir;
+  bool json = false, jsonl = false, strict = false;
 };
 
 // The page is for people; --json and --jsonl put it into an object, for those who show it elsewhere.
-int run_explain(const DiagnoseOptions& options) {
-  const std::string page = findings_section(options.explain);
+int run_explain(const DiagnoseOptions& options, const std::string& kind) {
+  const std::string page = findings_section(kind);
   if (page.empty()) {
     std::string known;
     for (const std::string& name : kind_names()) known += (known.empty() ? "" : ", ") + name;
-    fmt::print(stderr, "lockstep diagnose: \"{}\" is no kind of finding; known are {}\n", printable(options.explain),
-               known);
+    fmt::print(stderr, "lockstep diagnose: \"{}\" is no kind of finding; known are {}\n", printable(kind), known);
     return 2;
   }
-  const nlohmann::ordered_json object{{"kind", options.explain}, {"text", page}};
+  const nlohmann::ordered_json object{{"kind", kind}, {"text", page}};
   const std::string text = options.json ? object.dump(1) + "\n" : options.jsonl ? object.dump() + "\n" : page;
   std::fwrite(text.data(), 1, text.size(), stdout);
   return 0;
@@ -46,7 +47,7 @@ int run_diagnose(const DiagnoseOptions& options) {
     fmt::print(stderr, "lockstep diagnose: --json and --jsonl are two forms of one report; expected one of them\n");
     return 2;
   }
-  if (options.explains) return run_explain(options);
+  if (options.explain) return run_explain(options, *options.explain);
   if (options.folder.empty()) {
     fmt::print(stderr, "lockstep diagnose: expected DIR, the folder of traces that `lockstep run` printed\n");
     return 2;
@@ -82,19 +83,16 @@ void setup_diagnose(CLI::App& app, CommandLine& line) {
                    "Call pending longer than this hung; default: what the job was run with")
       ->check(sane_seconds());
   command->add_flag("--jsonl", options->jsonl, "Print one line of JSON a finding, for log pipelines");
-  CLI::Option* explain = command->add_option("--explain", options->explain,
-                                             "Say what a kind of finding means, and its usual cure; needs no DIR");
-  explain->type_name("KIND");
+  command
+      ->add_option("--explain", options->explain, "Say what a kind of finding means, and its usual cure; needs no DIR")
+      ->type_name("KIND");
   add_debug_dir(*command, options->debug_dir);
   command->add_flag("--strict", options->strict, "Exit status 1 for slow and idle jobs too");
   command->footer(
       "Example:\n  lockstep diagnose lockstep-traces/20260101-120000-4711\n"
       "  lockstep diagnose --explain missing-call\n\n"
       "Exit status: 0 healthy, 1 hung, mismatch or failed, 2 bad usage or unreadable input, 3 not judged.");
-  command->callback([options, explain, &line] {
-    options->explains = explain->count() > 0;
-    line.exit_status = run_diagnose(*options);
-  });
+  command->callback([options, &line] { line.exit_status = run_diagnose(*options); });
 }
 
 }  // namespace lockstep

@@ -100,9 +100,9 @@ bool is_stuck(const Evidence& evidence, size_t rank);
 void set_op(const Evidence& evidence, const Wait& wait, Finding& finding);
 
 // --- rule_absent.cc ---
-// Who is to blame for the waits that are old enough, or whose absent ranks can never come; root causes only.
-// Communicators whose calls differ, from which row on: that accounts for what happens on them behind it.
+// Communicators whose calls differ, and from which row on: that accounts for what happens on them from there.
 using Explained = std::map<size_t, uint64_t>;
+// Who is to blame for the waits that are old enough, or whose absent ranks can never come; root causes only.
 std::vector<Finding> blame_waits(const Evidence& evidence, const std::vector<Wait>& waits, const Explained& explained,
                                  std::vector<Finding>& mismatches);
 

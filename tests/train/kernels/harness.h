@@ -64,6 +64,18 @@ inline double roundoff(Dtype dtype) { return dtype == Dtype::f64 ? 0x1p-53 : dty
 // What bf16 kernels compute in has fp32's roundoff; this is the roundoff of a result stored in `dtype`.
 std::string name_of_type(const testing::TestParamInfo<Dtype>& info);
 
+// How loss() changes with `at`: a central difference over 2 h.
+template <class Loss>
+double slope(double& at, double h, const Loss& loss) {
+  const double kept = at;
+  at = kept + h;
+  const double up = loss();
+  at = kept - h;
+  const double down = loss();
+  at = kept;
+  return (up - down) / (2 * h);
+}
+
 #define LOCKSTEP_ALL_TYPES(suite) \
   INSTANTIATE_TEST_SUITE_P(Types, suite, testing::Values(Dtype::f64, Dtype::f32, Dtype::bf16), name_of_type)
 

@@ -58,18 +58,8 @@ TEST_P(Norm, ForwardNormalisesRows) {
   }
 }
 
-template <class Loss>
-double slope(double& at, const Loss& loss) {
-  const double kept = at, h = 1e-4;
-  at = kept + h;
-  const double up = loss();
-  at = kept - h;
-  const double down = loss();
-  at = kept;
-  return (up - down) / (2 * h);
-}
-
 TEST_P(Norm, BackwardIsTheSlope) {
+  constexpr double kStep = 1e-4;
   for (const auto& [rows, width] : kSizes) {
     const int64_t n = rows, w = width;
     Values x = normal(n * w), gain = normal(w), bias = normal(w);
@@ -86,10 +76,10 @@ TEST_P(Norm, BackwardIsTheSlope) {
         const Values y = normalise(row, gain, bias, 1, w);
         return std::inner_product(y.begin(), y.end(), g.begin() + r * w, 0.0);
       };
-      for (double& at : row) x_slope.push_back(slope(at, loss_of_row));
+      for (double& at : row) x_slope.push_back(slope(at, kStep, loss_of_row));
     }
-    for (double& at : gain) gain_slope.push_back(slope(at, loss));
-    for (double& at : bias) bias_slope.push_back(slope(at, loss));
+    for (double& at : gain) gain_slope.push_back(slope(at, kStep, loss));
+    for (double& at : bias) bias_slope.push_back(slope(at, kStep, loss));
     for (const bool add : {false, true}) {
       const auto got = run([&] {
         const View mean = put(s.mean, wide(type())), rstd = put(s.rstd, wide(type()));
